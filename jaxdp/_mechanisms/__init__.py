@@ -1,0 +1,16 @@
+"""Mechanisms and their combinators."""
+
+from jaxdp._mechanisms._base import Base as Base
+from jaxdp._mechanisms._base import Direction as Direction
+from jaxdp._mechanisms._base import Mechanism as Mechanism
+from jaxdp._mechanisms._base import mechanism as mechanism
+from jaxdp._mechanisms._base import require_mechanism as require_mechanism
+from jaxdp._mechanisms._combinators import Composed as Composed
+from jaxdp._mechanisms._combinators import Repeated as Repeated
+from jaxdp._mechanisms._finite import ApproximateDP as ApproximateDP
+from jaxdp._mechanisms._finite import RandomizedResponse as RandomizedResponse
+from jaxdp._mechanisms._gaussian import Brownian as Brownian
+from jaxdp._mechanisms._gaussian import Gaussian as Gaussian
+from jaxdp._mechanisms._gaussian import OrnsteinUhlenbeck as OrnsteinUhlenbeck
+from jaxdp._mechanisms._laplace import Laplace as Laplace
+from jaxdp._mechanisms._sampling import PoissonSampled as PoissonSampled

@@ -1,0 +1,154 @@
+"""The contract of a mechanism: one likelihood ratio, described in log space.
+
+A mechanism is an immutable PyTree whose leaves are its real parameters. Under the pair
+(P, Q) = (with the record, without it) it knows the law of the privacy loss L = log dP/dQ through
+
+* `_rate(s)`: the cumulant rate log E_Q[X^s 1{0 < X < inf}] / (s (s - 1)), s >= 1 or s <= 0;
+* `_loss_range()`: the essential infimum and supremum of L where it is finite;
+* `_log_failure(direction)`: log of the mass at infinite loss ("remove": P where Q = 0; "add":
+  Q where P = 0);
+* `_log_hockey_stick(epsilon, direction, slack)` and `_log_masses(lo, hi)`: the exact curve and
+  the Q- and P-masses of intervals of L, of a one-step mechanism (`Base`).
+
+All of these act on float64 scalars, inside the float64 island. What must never change: they
+describe one pair; "remove" and "add" are two readings of it, and neither bounds the other.
+"""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdp import _checks
+
+Direction = Literal["remove", "add"]
+T = TypeVar("T", bound=type)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def mechanism(cls: T) -> T:
+    """Make a class a frozen dataclass and a PyTree, every field a child.
+
+    Unflattening bypasses `__init__`: gradients, avals and sentinels are no parameters to check.
+    """
+    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    names = tuple(field.name for field in dataclasses.fields(cls))
+
+    def flatten_with_keys(m):
+        return [(jax.tree_util.GetAttrKey(n), getattr(m, n)) for n in names], None
+
+    def flatten(m):
+        return [getattr(m, n) for n in names], None
+
+    def unflatten(_, children):
+        m = object.__new__(cls)
+        for name, child in zip(names, children, strict=True):
+            object.__setattr__(m, name, child)
+        return m
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    return cls
+
+
+class Mechanism(abc.ABC):
+    """Abstract mechanism; see the module's docstring. Concrete mechanisms are final."""
+
+    _domains: ClassVar[dict[str, _checks.Domain]] = {}
+
+    def __post_init__(self) -> None:
+        for name, domain in self._domains.items():
+            value = getattr(self, name)
+            if isinstance(value, (list, tuple)):
+                value = np.asarray(value, np.float64)
+                object.__setattr__(self, name, value)
+            _checks.check(name, value, domain)
+
+    def _in_domain(self) -> jax.Array:
+        """Whether the (traced) parameters lie in their domains."""
+        inside = jnp.asarray(True)
+        for name, domain in self._domains.items():
+            inside = inside & domain.contains(getattr(self, name))
+        return inside
+
+    @abc.abstractmethod
+    def _rate(self, s: jax.Array) -> jax.Array:
+        """The cumulant rate k(s)."""
+
+    @abc.abstractmethod
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        """Infimum and supremum of the finite privacy loss."""
+
+    @abc.abstractmethod
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        """Log of the mass at infinite loss."""
+
+    @abc.abstractmethod
+    def _terms(self) -> list["Term"]:
+        """The independent factors of the composition that this mechanism is."""
+
+    @abc.abstractmethod
+    def _symmetric(self) -> bool:
+        """Whether both directions have the same curve, for every parameter value."""
+
+
+class Base(Mechanism):
+    """A mechanism that is one step: no composition, exact hockey-stick curve."""
+
+    @abc.abstractmethod
+    def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
+        """log H at any real epsilon; an upper bound in exact arithmetic if slack > 0."""
+
+    @abc.abstractmethod
+    def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
+        """The cumulant rate of the Poisson-subsampled pair, 1 - q + q X."""
+
+    @abc.abstractmethod
+    def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """log Q{lo < L <= hi} and log P{lo < L <= hi} of the finite loss, elementwise."""
+
+    @abc.abstractmethod
+    def sample(self, key: jax.Array, value: Any) -> Any:
+        """Release `value` (an array or PyTree) once."""
+
+    def _terms(self) -> list["Term"]:
+        return [Term(self, None)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Term:
+    """A factor of a composition; count None means exactly one."""
+
+    mechanism: Any
+    count: Any
+
+    def times(self, count: Any) -> "Term":
+        return Term(self.mechanism, count if self.count is None else self.count * count)
+
+    @property
+    def multiplicity(self) -> Any:
+        return 1.0 if self.count is None else self.count
+
+
+def require_mechanism(name: str, value: Any) -> None:
+    """Raise TypeError unless the value is a mechanism."""
+    if not isinstance(value, Mechanism):
+        raise TypeError(f"{name} must be a jaxdp mechanism, got {value!r}")
+
+
+def add_noise(
+    key: jax.Array, value: Any, noise: Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
+) -> Any:
+    """Add noise(key, shape, dtype) to every array of a PyTree, in the array's own float dtype."""
+    leaves, treedef = jax.tree.flatten(value)
+    keys = jax.random.split(key, max(len(leaves), 1))
+    noisy = []
+    for k, leaf in zip(keys, leaves, strict=False):
+        leaf = jnp.asarray(leaf)
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            leaf = leaf.astype(jnp.result_type(float))
+        noisy.append(leaf + noise(k, leaf.shape, leaf.dtype))
+    return jax.tree.unflatten(treedef, noisy)

@@ -1,0 +1,243 @@
+"""Mechanisms that are one Gaussian: the Gaussian, Brownian and Ornstein-Uhlenbeck releases.
+
+All their privacy is in one number, mu = sensitivity / standard deviation (GDP).
+"""
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxdp import _checks, _divergences, _x64
+from jaxdp._mechanisms._base import Base, Direction, add_noise, mechanism
+
+
+class GaussianFamily(Base):
+    """Abstract: equivalent to distinguishing N(mu, 1) from N(0, 1)."""
+
+    @abc.abstractmethod
+    def _mu(self) -> jax.Array:
+        """The GDP parameter."""
+
+    def _rate(self, s: jax.Array) -> jax.Array:
+        return 0.5 * self._mu() ** 2 + 0.0 * s
+
+    def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
+        return _divergences.sampled_gaussian_rate(s, self._mu(), q)
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        return jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf)
+
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        return jnp.asarray(-jnp.inf)
+
+    def _symmetric(self) -> bool:
+        return True
+
+    def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
+        return _divergences.gaussian_log_hockey_stick(epsilon, self._mu(), slack)
+
+    def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _divergences.gaussian_log_masses(lo, hi, self._mu())
+
+
+@mechanism
+class Gaussian(GaussianFamily):
+    r"""Adds N(0, sigma^2) to a value of the given L2 sensitivity.
+
+    .. math:: \delta(\varepsilon) = \Phi(\mu/2 - \varepsilon/\mu)
+              - e^\varepsilon \Phi(-\mu/2 - \varepsilon/\mu), \quad \mu = \Delta/\sigma
+
+    (Balle & Wang 2018, Theorem 8). Adding and removing a record are equally hard to tell.
+
+    Args:
+      sigma: standard deviation of the noise, in the units of the value, > 0. Any shape.
+      sensitivity: L2 sensitivity Delta > 0; broadcasts against sigma.
+
+    Raises:
+      ValueError: if a known parameter is not finite and positive.
+
+    Example:
+      >>> import jaxdp
+      >>> round(float(jaxdp.epsilon(jaxdp.Gaussian(1.0), 1e-5)), 4)
+      4.3772
+    """
+
+    sigma: ArrayLike
+    sensitivity: ArrayLike = 1.0
+
+    _domains = {"sigma": _checks.POSITIVE, "sensitivity": _checks.POSITIVE}
+
+    def _mu(self) -> jax.Array:
+        return self.sensitivity / self.sigma
+
+    def sample(self, key: jax.Array, value: Any) -> Any:
+        """value + N(0, sigma^2) for every entry of an array or PyTree, in its float dtype."""
+        return add_noise(
+            key, value, lambda *a: jnp.asarray(self.sigma, a[2]) * jax.random.normal(*a)
+        )
+
+
+@mechanism
+class Brownian(GaussianFamily):
+    """Brownian motion (generator: the Laplacian) started at the value and run for time t.
+
+    The release is N(value, 2 t I), so mu = sensitivity / sqrt(2 t) and R_alpha =
+    alpha Delta^2 / (4 t) (Balle, Barthe, Gaboardi & Geumlek 2019, Theorem 6, Example 4).
+
+    Args:
+      t: time > 0.
+      sensitivity: L2 sensitivity Delta > 0.
+
+    Raises:
+      ValueError: if a known parameter is not finite and positive.
+
+    Example:
+      >>> import jaxdp
+      >>> float(jaxdp.renyi(jaxdp.Brownian(t=1.0), 2.0))
+      0.5
+    """
+
+    t: ArrayLike
+    sensitivity: ArrayLike = 1.0
+
+    _domains = {"t": _checks.POSITIVE, "sensitivity": _checks.POSITIVE}
+
+    def _mu(self) -> jax.Array:
+        return self.sensitivity / jnp.sqrt(2.0 * self.t)
+
+    def sample(self, key: jax.Array, value: Any) -> Any:
+        """Brownian motion at time t from every entry of an array or PyTree."""
+        return add_noise(
+            key, value, lambda *a: jnp.asarray(jnp.sqrt(2.0 * self.t), a[2]) * jax.random.normal(*a)
+        )
+
+
+@mechanism
+class OrnsteinUhlenbeck(GaussianFamily):
+    r"""The Ornstein-Uhlenbeck process dY = -theta Y ds + sqrt(2) rho dW from the value, at time t.
+
+    .. math:: Y_t \sim N\big(e^{-\theta t} y,\ \tfrac{\rho^2}{\theta}(1 - e^{-2\theta t}) I\big)
+
+    Exactly a Gaussian mechanism after shrinkage: R_alpha = alpha theta Delta^2 /
+    (2 rho^2 (e^{2 theta t} - 1)) (Balle, Barthe, Gaboardi & Geumlek 2019, Corollary 7).
+
+    Args:
+      theta: drift towards the origin, > 0.
+      rho: diffusion coefficient, > 0.
+      t: time, > 0.
+      sensitivity: L2 sensitivity Delta of the value, > 0.
+
+    Raises:
+      ValueError: if a known parameter is not finite and positive.
+
+    Example:
+      >>> import jaxdp
+      >>> ou = jaxdp.OrnsteinUhlenbeck(theta=1.0, rho=1.0, t=1.0)
+      >>> round(float(ou.mean_squared_error(norm=1.0, dimension=1)), 5)
+      1.26424
+    """
+
+    theta: ArrayLike
+    rho: ArrayLike
+    t: ArrayLike
+    sensitivity: ArrayLike = 1.0
+
+    _domains = {
+        "theta": _checks.POSITIVE,
+        "rho": _checks.POSITIVE,
+        "t": _checks.POSITIVE,
+        "sensitivity": _checks.POSITIVE,
+    }
+
+    def _mu(self) -> jax.Array:
+        return _divergences.ornstein_uhlenbeck_mu(self.sensitivity, self.theta, self.rho, self.t)
+
+    def sample(self, key: jax.Array, value: Any) -> Any:
+        """The process at time t from every entry of an array or PyTree (mean e^{-theta t} value)."""
+        shrink = jnp.exp(-jnp.asarray(self.theta) * self.t)
+        std = jnp.sqrt(_divergences.ornstein_uhlenbeck_variance(self.theta, self.rho, self.t))
+        shrunk = jax.tree.map(lambda v: jnp.asarray(shrink * v, jnp.result_type(v, float)), value)
+        return add_noise(key, shrunk, lambda *a: jnp.asarray(std, a[2]) * jax.random.normal(*a))
+
+    def mean_squared_error(self, norm: ArrayLike, dimension: ArrayLike) -> jax.Array:
+        """E||Y_t - y||^2 at ||y|| = norm in R^dimension (Balle et al. 2019, eq. 4).
+
+        (1 - e^{-theta t})^2 norm^2 + dimension (rho^2/theta)(1 - e^{-2 theta t}).
+
+        Args:
+          norm: Euclidean norm of the value, >= 0.
+          dimension: number of coordinates, > 0.
+
+        Example:
+          >>> import jaxdp
+          >>> ou = jaxdp.OrnsteinUhlenbeck(theta=1e-9, rho=1.0, t=1.0)
+          >>> round(float(ou.mean_squared_error(norm=5.0, dimension=2)), 6)
+          4.0
+        """
+        return _error(_mean_squared_error, self, norm, dimension)
+
+    def gaussian_error(self, dimension: ArrayLike) -> jax.Array:
+        """Mean squared error of the plain Gaussian mechanism with the same privacy.
+
+        dimension rho^2 (e^{2 theta t} - 1)/theta (E_GM of Balle et al. 2019, section 5).
+
+        Example:
+          >>> import jaxdp
+          >>> ou = jaxdp.OrnsteinUhlenbeck(theta=1.0, rho=1.0, t=1.0)
+          >>> round(float(ou.gaussian_error(dimension=1)), 5)
+          6.38906
+        """
+        return _error(_gaussian_error, self, 0.0, dimension)
+
+    def postprocessed_gaussian_error(self, norm: ArrayLike, dimension: ArrayLike) -> jax.Array:
+        """Worst-case mean squared error over ||y|| <= norm of that Gaussian, optimally shrunk.
+
+        E_GM / (1 + E_GM/norm^2) (E_PGM of Balle et al. 2019, section 5).
+
+        Example:
+          >>> import jaxdp
+          >>> ou = jaxdp.OrnsteinUhlenbeck(theta=1.0, rho=1.0, t=1.0)
+          >>> round(float(ou.postprocessed_gaussian_error(norm=1.0, dimension=1)), 5)
+          0.86466
+        """
+        return _error(_postprocessed_gaussian_error, self, norm, dimension)
+
+
+def _error(function, m: OrnsteinUhlenbeck, norm: ArrayLike, dimension: ArrayLike) -> jax.Array:
+    _checks.check("norm", norm, _checks.NON_NEGATIVE)
+    _checks.check("dimension", dimension, _checks.POSITIVE)
+    return _x64.evaluate(function, m, norm, dimension)
+
+
+def _mean_squared_error(m: OrnsteinUhlenbeck, norm: jax.Array, dimension: jax.Array) -> jax.Array:
+    bias = jnp.expm1(-m.theta * m.t) * norm
+    variance = _divergences.ornstein_uhlenbeck_variance(m.theta, m.rho, m.t)
+    return jnp.where(m._in_domain(), bias * bias + dimension * variance, jnp.nan)
+
+
+def _gaussian_error(m: OrnsteinUhlenbeck, norm: jax.Array, dimension: jax.Array) -> jax.Array:
+    return jnp.where(m._in_domain(), dimension * (m.sensitivity / m._mu()) ** 2, jnp.nan)
+
+
+def _postprocessed_gaussian_error(m: OrnsteinUhlenbeck, norm: jax.Array, dimension: jax.Array):
+    error = _gaussian_error(m, norm, dimension)
+    return error * (norm * norm / (norm * norm + error))
+
+
+@mechanism
+class GaussianDP(GaussianFamily):
+    """The pair N(mu, 1), N(0, 1) itself: what compositions of Gaussians reduce to."""
+
+    mu: ArrayLike
+
+    _domains = {"mu": _checks.POSITIVE}
+
+    def _mu(self) -> jax.Array:
+        return jnp.asarray(self.mu)
+
+    def sample(self, key: jax.Array, value: Any) -> Any:
+        """value + N(0, 1/mu^2), for a value of sensitivity 1."""
+        return add_noise(key, value, lambda *a: jax.random.normal(*a) / jnp.asarray(self.mu, a[2]))

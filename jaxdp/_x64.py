@@ -1,0 +1,232 @@
+"""The float64 island: accounting in double precision inside any program.
+
+`evaluate(function, *args)` computes a scalar function elementwise over broadcast arguments, in
+float64, whatever the caller's precision, and flips no global flag. What must never change:
+
+* All float64 work, the Jacobian included, is traced inside `jax.enable_x64(True)`. Lowering and
+  transposition happen after that context has closed, so the caller's program sees one custom-JVP
+  call whose tangent rule ends in multiplications in the caller's own dtype. Those alone are
+  ever transposed.
+* No float64 leaves the island when the caller runs in 32 bits. The float32 result is rounded to
+  the safe side: an upper bound up, a lower bound down.
+* Python and NumPy numbers enter exactly (1e-5 means the double 1e-5, also in a 32-bit program).
+* Parameters are arguments, never closed-over tracers; sizes and options are static and hashable.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+
+Rounding = Literal["up", "down", "nearest"]
+
+# Up to this many scalar inputs the Jacobian is formed in forward mode; beyond it in reverse.
+_FORWARD_MODE_INPUTS = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class _Core:
+    """A scalar function of flat leaves; hashable, so that compilations are shared."""
+
+    function: Callable[..., Any]
+    options: tuple[tuple[str, Hashable], ...]
+    treedef: Any
+    core_ndims: tuple[int, ...]
+
+    def __call__(self, leaves: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+        out = self.function(*jax.tree.unflatten(self.treedef, leaves), **dict(self.options))
+        return out if isinstance(out, tuple) else (out,)
+
+
+@dataclasses.dataclass(frozen=True)
+class _WithPartials:
+    """The outputs of a core followed by their partial derivatives, output by output."""
+
+    core: Any
+    wrt: tuple[int, ...]
+
+    @property
+    def core_ndims(self) -> tuple[int, ...]:
+        return self.core.core_ndims
+
+    def __call__(self, leaves: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+        def outputs(*selected):
+            full = list(leaves)
+            for index, value in zip(self.wrt, selected, strict=True):
+                full[index] = value
+            out = self.core(full)
+            return out, out
+
+        selected = [leaves[index] for index in self.wrt]
+        forward = sum(leaf.size for leaf in selected) <= _FORWARD_MODE_INPUTS
+        jacobian = jax.jacfwd if forward else jax.jacrev
+        partials, values = jacobian(outputs, argnums=tuple(range(len(selected))), has_aux=True)(
+            *selected
+        )
+        return values + tuple(p for row in partials for p in row)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """A core with how its outputs leave the island."""
+
+    core: Any
+    rounding: tuple[Rounding, ...]
+    dtype: Any
+    chunk: int | None
+
+
+def _round(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
+    """Cast to dtype; to 32 bits on the stated side, keeping clear of subnormals (flushed to 0)."""
+    if dtype == jnp.float64 or rounding == "nearest":
+        return value.astype(dtype)
+    if rounding == "down":
+        return -_round(-value, "up", dtype)
+    info = jnp.finfo(dtype)
+    cast = value.astype(dtype)
+    up = jnp.where(
+        cast.astype(jnp.float64) < value, jnp.nextafter(cast, jnp.asarray(jnp.inf, dtype)), cast
+    )
+    up = jnp.where(value < -float(info.max), jnp.asarray(-info.max, dtype), up)
+    up = jnp.where(jnp.isneginf(value), jnp.asarray(-jnp.inf, dtype), up)
+    up = jnp.where((value > 0.0) & (value < float(info.tiny)), jnp.asarray(info.tiny, dtype), up)
+    return jnp.where((value <= 0.0) & (value > -float(info.tiny)), jnp.zeros((), dtype), up)
+
+
+def _split_shape(leaf: Any, core_ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    shape = np.shape(leaf)
+    cut = len(shape) - core_ndim
+    return shape[:cut], shape[cut:]
+
+
+def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
+    core = job.core
+    leaves = [jnp.asarray(leaf, jnp.float64) for leaf in leaves]
+    shapes = [_split_shape(x, n) for x, n in zip(leaves, core.core_ndims, strict=True)]
+    batch = np.broadcast_shapes(*(b for b, _ in shapes))
+    if batch == ():
+        outputs = core(leaves)
+    else:
+        size = math.prod(batch)
+        mapped = [math.prod(b) > 1 for b, _ in shapes]
+        flat = [
+            jnp.broadcast_to(x, batch + c).reshape((size,) + c) if m else x.reshape(c)
+            for x, m, (_, c) in zip(leaves, mapped, shapes, strict=True)
+        ]
+
+        def at(moving):
+            source = iter(moving)
+            return core([next(source) if m else x for x, m in zip(flat, mapped, strict=True)])
+
+        moving = [x for x, m in zip(flat, mapped, strict=True) if m]
+        if not moving:  # a batch of size one, or empty
+            outputs = jax.vmap(core, axis_size=size)(
+                [jnp.broadcast_to(x, (size, *x.shape)) for x in flat]
+            )
+        elif job.chunk is not None and size > job.chunk:
+            outputs = jax.lax.map(at, moving, batch_size=job.chunk)
+        else:
+            outputs = jax.vmap(at)(moving)
+        outputs = tuple(out.reshape(batch + out.shape[1:]) for out in outputs)
+    modes = job.rounding + ("nearest",) * (len(outputs) - len(job.rounding))
+    return tuple(_round(out, mode, job.dtype) for out, mode in zip(outputs, modes, strict=True))
+
+
+@functools.lru_cache(maxsize=512)
+def _compiled(job: _Job) -> Callable[..., tuple[jax.Array, ...]]:
+    return jax.jit(functools.partial(_compute, job))
+
+
+def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
+    """Run the job on concrete leaves, or trace it as one custom-JVP call."""
+    traced = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)]
+    if not traced:
+        with jax.enable_x64(True):
+            return _compiled(job)(list(leaves))
+
+    def merge(arrays):
+        full = list(leaves)
+        for index, value in zip(traced, arrays, strict=True):
+            full[index] = value
+        return full
+
+    @jax.custom_jvp
+    def call(*arrays):
+        with jax.enable_x64(True):
+            return _compute(job, merge(arrays))
+
+    @functools.partial(call.defjvp, symbolic_zeros=True)
+    def _rule(primals, tangents):
+        live = [
+            (index, tangent)
+            for index, tangent in zip(traced, tangents, strict=True)
+            if not isinstance(tangent, SymbolicZero) and jnp.issubdtype(tangent.dtype, jnp.inexact)
+        ]
+        if not live:
+            values = _dispatch(job, merge(primals))
+            return values, tuple(jnp.zeros(v.shape, v.dtype) for v in values)
+        partials_job = dataclasses.replace(
+            job, core=_WithPartials(job.core, tuple(index for index, _ in live))
+        )
+        results = _dispatch(partials_job, merge(primals))
+        count = len(results) // (1 + len(live))
+        values, partials = results[:count], iter(results[count:])
+        outputs = []
+        for value in values:
+            total = jnp.zeros(value.shape, value.dtype)
+            for index, tangent in live:
+                partial = next(partials)
+                core_ndim = job.core.core_ndims[index]
+                tangent = jnp.broadcast_to(tangent.astype(value.dtype), partial.shape)
+                axes = tuple(range(partial.ndim - core_ndim, partial.ndim))
+                total = total + jnp.sum(partial * tangent, axis=axes)
+            outputs.append(total)
+        return values, tuple(outputs)
+
+    return call(*(leaves[i] for i in traced))
+
+
+def _exact(leaf: Any) -> Any:
+    """Keep JAX arrays as they are; Python and NumPy numbers become float64 without loss."""
+    return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf, np.float64)
+
+
+def evaluate(
+    function: Callable[..., Any],
+    *args: Any,
+    core_ndims: Sequence[int] | None = None,
+    rounding: Rounding | tuple[Rounding, ...] = "nearest",
+    chunk: int | None = None,
+    **options: Hashable,
+) -> Any:
+    """Evaluate a float64 scalar function elementwise over broadcast argument PyTrees.
+
+    Args:
+      function: a module-level function of scalars (or of arrays of fixed core rank) that returns
+        a scalar or a tuple of scalars; it runs inside the x64 context and may use no primitive
+        that fails to lower there (argmax, random, incomplete gamma or beta functions).
+      *args: PyTrees of numbers and arrays; leaf batch shapes broadcast together.
+      core_ndims: for every leaf, how many trailing axes belong to one evaluation (default 0).
+      rounding: how each output goes to 32 bits: "up" for upper bounds, "down" for lower ones.
+      chunk: evaluate at most this many batch elements at a time (bounds memory).
+      **options: static keyword arguments of the function.
+
+    Returns:
+      The outputs, with the broadcast batch shape, in float64 if the caller runs with x64 enabled
+      and else in float32.
+    """
+    leaves, treedef = jax.tree.flatten(args)
+    leaves = [_exact(leaf) for leaf in leaves]
+    ndims = (0,) * len(leaves) if core_ndims is None else tuple(core_ndims)
+    core = _Core(function, tuple(sorted(options.items())), treedef, ndims)
+    dtype = jnp.dtype(jnp.float64 if jax.config.jax_enable_x64 else jnp.float32)
+    single = isinstance(rounding, str)
+    job = _Job(core, (rounding,) if single else tuple(rounding), dtype, chunk)
+    outputs = _dispatch(job, leaves)
+    return outputs[0] if single else outputs
