@@ -79,14 +79,14 @@ def gaussian_log_hockey_stick(epsilon: jax.Array, mu: jax.Array, slack: float = 
     """log H_{e^epsilon}(N(mu, 1) || N(0, 1)), any real epsilon, mu > 0; both directions agree.
 
     Rounding: x carries at most 2 epsilon/mu + mu + |x| roundoffs and log H moves by at most
-    |x| + 2 per unit of x, the evaluation itself by x^2 + 32 roundoffs.
+    |x| + 2 per unit of x, the evaluation itself by x^2 + 64 roundoffs.
     """
     magnitude = jnp.abs(epsilon)
     value = _gaussian_log_delta(magnitude, mu)
     if slack:
         x = jax.lax.stop_gradient(magnitude / mu - 0.5 * mu)
         steep, argument = jnp.abs(x) + 2.0, jax.lax.stop_gradient(2.0 * magnitude / mu + mu)
-        value = value + 0.5 * slack * (steep * (argument + jnp.abs(x)) + x * x + 32.0)
+        value = value + 0.5 * slack * (steep * (argument + jnp.abs(x)) + x * x + 64.0)
         value = jnp.minimum(value, 0.0)
     return _reflect(epsilon, value, slack)
 
@@ -96,7 +96,8 @@ def _reflect(epsilon: jax.Array, log_mirrored: jax.Array, slack: float) -> jax.A
     negative = epsilon < 0.0
     e = jnp.where(negative, epsilon, -1.0)
     mirrored = jnp.where(negative, log_mirrored, -1.0)
-    value = jnp.logaddexp(special.log1mexp(e), e + mirrored) * (1.0 - 4.0 * slack)
+    value = jnp.logaddexp(special.log1mexp(e), e + mirrored)
+    value = jnp.minimum(value + 4.0 * slack * (1.0 - value), 0.0)
     return jnp.where(negative, value, log_mirrored)
 
 

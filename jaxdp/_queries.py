@@ -88,11 +88,12 @@ def log_delta(m: Mechanism, epsilon: ArrayLike, *, direction: Directions = "both
     _checked(m, direction)
     _checks.check("epsilon", epsilon, _checks.NOT_NAN)
     return _x64.evaluate(
-        _log_delta, m, epsilon, rounding="up", chunk=_chunk(m), direction=direction
+        log_delta_64, m, epsilon, rounding="up", chunk=_chunk(m), direction=direction
     )
 
 
-def _log_delta(m, epsilon, direction):
+def log_delta_64(m: Mechanism, epsilon: jax.Array, direction: str) -> jax.Array:
+    """`log_delta` of float64 scalars, inside the island."""
     return _log_curve(m, epsilon, direction, _divergences.SLACK)
 
 
@@ -114,11 +115,12 @@ def delta(m: Mechanism, epsilon: ArrayLike, *, direction: Directions = "both") -
     """
     _checked(m, direction)
     _checks.check("epsilon", epsilon, _checks.NOT_NAN)
-    return _x64.evaluate(_delta, m, epsilon, rounding="up", chunk=_chunk(m), direction=direction)
+    return _x64.evaluate(delta_64, m, epsilon, rounding="up", chunk=_chunk(m), direction=direction)
 
 
-def _delta(m, epsilon, direction):
-    return _divergences.exp_up(_log_delta(m, epsilon, direction))
+def delta_64(m: Mechanism, epsilon: jax.Array, direction: str) -> jax.Array:
+    """`delta` of float64 scalars, inside the island."""
+    return _divergences.exp_up(log_delta_64(m, epsilon, direction))
 
 
 def epsilon(m: Mechanism, delta: ArrayLike, *, direction: Directions = "both") -> jax.Array:
@@ -153,7 +155,7 @@ def _epsilon(m, delta, direction):
     pure = delta == 0.0
     log_target = jnp.log(jnp.where(pure, 0.5, delta))
     value = _curve.worst(m, direction, lambda d: _epsilon_one(m, log_target, d))
-    least = _curve.worst(m, direction, lambda d: _max_loss(m, d))
+    least = max_loss_64(m, direction)
     value = jnp.where(pure, least, jnp.minimum(value, least))
     return jnp.where(m._in_domain() & _checks.DELTA.contains(delta), value, jnp.nan)
 
@@ -172,11 +174,14 @@ def _epsilon_one(m, log_target, direction):
     return jnp.where(feasible, jnp.maximum(root, 0.0), jnp.inf)
 
 
-def _max_loss(m, direction):
-    """The max divergence D_inf: pure-DP epsilon of one direction."""
-    low, high = m._loss_range()
-    value = high if direction == "remove" else -low
-    return jnp.where(m._log_failure(direction) > -jnp.inf, jnp.inf, value)
+def max_loss_64(m: Mechanism, direction: str) -> jax.Array:
+    """The max divergence D_inf, which is the pure-DP epsilon, inside the island."""
+
+    def one(d):
+        low, high = m._loss_range()
+        return jnp.where(m._log_failure(d) > -jnp.inf, jnp.inf, high if d == "remove" else -low)
+
+    return _curve.worst(m, direction, one)
 
 
 def renyi(m: Mechanism, alpha: ArrayLike, *, direction: Directions = "both") -> jax.Array:
@@ -216,7 +221,7 @@ def _renyi(m, alpha, direction):
         terms = _curve.canonical_terms(m)
         finite = order * sum(t.multiplicity * t.mechanism._rate(s) for t in terms)
         finite = jnp.where(m._log_failure(d) > -jnp.inf, jnp.inf, finite)
-        return jnp.where(infinite, _max_loss(m, d), finite)
+        return jnp.where(infinite, max_loss_64(m, d), finite)
 
     value = _curve.worst(m, direction, one)
     return jnp.where(m._in_domain() & (alpha >= 1.0), value, jnp.nan)

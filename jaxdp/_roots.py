@@ -17,41 +17,48 @@ class _State(NamedTuple):
     x: jax.Array
     bad: jax.Array  # largest point known to violate the constraint, -inf at first
     good: jax.Array  # smallest point known to satisfy it, +inf at first
-    step: jax.Array  # expansion step while a side of the bracket is open
+    streak: jax.Array  # how many points in a row fell on the same side
+    side: jax.Array  # whether the last point satisfied the constraint
     count: jax.Array
     done: jax.Array
 
 
 def _search(f, start, relative_tolerance, absolute_tolerance) -> jax.Array:
-    """Newton's method, aimed half a tolerance into the safe side, inside a closing bracket."""
+    """Newton's method aimed just across the root, until the bracket is as tight as the tolerance.
+
+    Steps that keep falling short of crossing are doubled, and those that would leave the bracket
+    halve it: neither a misleading slope nor a flat or infinite value can stall or end the search.
+    """
 
     def body(s: _State) -> _State:
         value, slope = jax.jvp(f, (s.x,), (jnp.ones_like(s.x),))
         satisfied = value <= 0.0  # false for nan
         good = jnp.where(satisfied, s.x, s.good)
         bad = jnp.where(satisfied, s.bad, s.x)
+        streak = jnp.where(satisfied == s.side, s.streak + 1, 0)
         tolerance = relative_tolerance * jnp.abs(s.x) + absolute_tolerance
-        newton = s.x - value / slope
-        close = satisfied & ((s.x - newton <= tolerance) | (s.x - bad <= tolerance))
-        reach = 4.0 * (jnp.abs(s.x) + s.step)
-        target = jnp.clip(newton + 0.5 * tolerance, s.x - reach, s.x + reach)
-        usable = (target > bad) & (target < good)
-        open_right, open_left = jnp.isinf(good), jnp.isinf(bad)
-        middle = 0.5 * (jnp.where(open_left, 0.0, bad) + jnp.where(open_right, 0.0, good))
-        fallback = jnp.where(open_right, s.x + s.step, jnp.where(open_left, s.x - s.step, middle))
-        # every fourth step halves the bracket, so that a bad slope cannot stall the search
-        halve = (s.count % 4 == 3) & (s.count > 12) & ~open_left & ~open_right
-        x = jnp.where(usable & ~halve, target, fallback)
-        step = jnp.where(usable, s.step, 2.0 * s.step)
-        done = close | (good - bad <= tolerance) | ~jnp.isfinite(x)
-        return _State(jnp.where(done, s.x, x), bad, good, step, s.count + 1, done)
+        across = jnp.where(satisfied, -0.4, 0.4) * tolerance
+        unit = jnp.maximum(jnp.abs(s.x), 1.0)
+        growth = jnp.exp2(jnp.maximum(streak - 2, 0).astype(jnp.float64))
+        step = jnp.clip(growth * (across - value / slope), -4.0 * unit, 4.0 * unit)
+        newton = s.x + step
+        bracketed = jnp.isfinite(good) & jnp.isfinite(bad)
+        usable = (newton > bad) & (newton < good)
+        middle = 0.5 * (bad + good)
+        blind = s.x + jnp.sign(across) * unit * growth
+        x = jnp.where(usable, newton, jnp.where(bracketed, middle, blind))
+        done = (
+            (good - bad <= tolerance) | ~jnp.isfinite(x) | (bracketed & ((x <= bad) | (x >= good)))
+        )
+        return _State(jnp.where(done, s.x, x), bad, good, streak, satisfied, s.count + 1, done)
 
     start = jnp.asarray(start, jnp.float64)
     state = _State(
         start,
         jnp.full_like(start, -jnp.inf),
         jnp.full_like(start, jnp.inf),
-        jnp.maximum(jnp.abs(start), 1.0),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), bool),
         jnp.zeros((), jnp.int32),
         jnp.isnan(start),
     )
@@ -67,8 +74,8 @@ def safe_root(
 ) -> jax.Array:
     """The least x with f(x) <= 0, for f decreasing through 0, from the side where f(x) <= 0.
 
-    The distance to the root is at most the tolerance (estimated by Newton's step); +inf if no
-    such point is found. Derivatives with respect to what f closes over are implicit:
+    A point less by the tolerance was evaluated too and violates the constraint (f need not be
+    monotone for the result to satisfy it); +inf if no satisfying point is found. Derivatives with respect to what f closes over are implicit:
     dx = -df / f'(x).
 
     Args:

@@ -80,6 +80,7 @@ class _Job:
     rounding: tuple[Rounding, ...]
     dtype: Any
     chunk: int | None
+    differentiable: bool
 
 
 def _round(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
@@ -105,6 +106,18 @@ def _split_shape(leaf: Any, core_ndim: int) -> tuple[tuple[int, ...], tuple[int,
     return shape[:cut], shape[cut:]
 
 
+def _map_in_chunks(function, arrays, size: int, chunk: int) -> tuple[jax.Array, ...]:
+    """One compiled body over equal chunks; the last is padded with copies of the last element."""
+    blocks = -(-size // chunk)
+    padded = [
+        jnp.concatenate([x, jnp.broadcast_to(x[-1:], (blocks * chunk - size, *x.shape[1:]))])
+        for x in arrays
+    ]
+    split = [x.reshape((blocks, chunk, *x.shape[1:])) for x in padded]
+    outputs = jax.lax.map(lambda block: function(list(block)), split)
+    return tuple(out.reshape((blocks * chunk, *out.shape[2:]))[:size] for out in outputs)
+
+
 def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
     core = job.core
     leaves = [jnp.asarray(leaf, jnp.float64) for leaf in leaves]
@@ -116,7 +129,7 @@ def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
         size = math.prod(batch)
         mapped = [math.prod(b) > 1 for b, _ in shapes]
         flat = [
-            jnp.broadcast_to(x, batch + c).reshape((size,) + c) if m else x.reshape(c)
+            jnp.broadcast_to(x, batch + c).reshape((size, *c)) if m else x.reshape(c)
             for x, m, (_, c) in zip(leaves, mapped, shapes, strict=True)
         ]
 
@@ -130,7 +143,7 @@ def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
                 [jnp.broadcast_to(x, (size, *x.shape)) for x in flat]
             )
         elif job.chunk is not None and size > job.chunk:
-            outputs = jax.lax.map(at, moving, batch_size=job.chunk)
+            outputs = _map_in_chunks(jax.vmap(at), moving, size, job.chunk)
         else:
             outputs = jax.vmap(at)(moving)
         outputs = tuple(out.reshape(batch + out.shape[1:]) for out in outputs)
@@ -171,6 +184,8 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
         if not live:
             values = _dispatch(job, merge(primals))
             return values, tuple(jnp.zeros(v.shape, v.dtype) for v in values)
+        if not job.differentiable:
+            raise TypeError(f"{job.core.function.__name__} is not differentiable")
         partials_job = dataclasses.replace(
             job, core=_WithPartials(job.core, tuple(index for index, _ in live))
         )
@@ -197,12 +212,34 @@ def _exact(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf, np.float64)
 
 
+def _core_ranks(node: Any) -> list[int]:
+    """Trailing axes of every leaf that belong to one evaluation: a class may declare its fields'.
+
+    A PyTree dataclass with `_core_ndims = {field: rank}` (a schedule of per-step values, say) has
+    that many axes in the leaves of those fields; all other leaves are scalars per evaluation.
+    """
+
+    def declares(x: Any) -> bool:
+        return hasattr(type(x), "_core_ndims")
+
+    ranks: list[int] = []
+    for leaf in jax.tree.leaves(node, is_leaf=declares):
+        if not declares(leaf):
+            ranks.append(0)
+            continue
+        for field in dataclasses.fields(leaf):
+            child = getattr(leaf, field.name)
+            rank = type(leaf)._core_ndims.get(field.name, 0)
+            ranks += [rank] * len(jax.tree.leaves(child)) if rank else _core_ranks(child)
+    return ranks
+
+
 def evaluate(
     function: Callable[..., Any],
     *args: Any,
-    core_ndims: Sequence[int] | None = None,
     rounding: Rounding | tuple[Rounding, ...] = "nearest",
     chunk: int | None = None,
+    differentiable: bool = True,
     **options: Hashable,
 ) -> Any:
     """Evaluate a float64 scalar function elementwise over broadcast argument PyTrees.
@@ -211,10 +248,11 @@ def evaluate(
       function: a module-level function of scalars (or of arrays of fixed core rank) that returns
         a scalar or a tuple of scalars; it runs inside the x64 context and may use no primitive
         that fails to lower there (argmax, random, incomplete gamma or beta functions).
-      *args: PyTrees of numbers and arrays; leaf batch shapes broadcast together.
-      core_ndims: for every leaf, how many trailing axes belong to one evaluation (default 0).
+      *args: PyTrees of numbers and arrays; leaf batch shapes broadcast together (trailing axes
+        that a class declares in `_core_ndims` apart).
       rounding: how each output goes to 32 bits: "up" for upper bounds, "down" for lower ones.
       chunk: evaluate at most this many batch elements at a time (bounds memory).
+      differentiable: if False, taking a derivative raises TypeError instead of being wrong.
       **options: static keyword arguments of the function.
 
     Returns:
@@ -223,10 +261,9 @@ def evaluate(
     """
     leaves, treedef = jax.tree.flatten(args)
     leaves = [_exact(leaf) for leaf in leaves]
-    ndims = (0,) * len(leaves) if core_ndims is None else tuple(core_ndims)
-    core = _Core(function, tuple(sorted(options.items())), treedef, ndims)
+    core = _Core(function, tuple(sorted(options.items())), treedef, tuple(_core_ranks(args)))
     dtype = jnp.dtype(jnp.float64 if jax.config.jax_enable_x64 else jnp.float32)
     single = isinstance(rounding, str)
-    job = _Job(core, (rounding,) if single else tuple(rounding), dtype, chunk)
+    job = _Job(core, (rounding,) if single else tuple(rounding), dtype, chunk, differentiable)
     outputs = _dispatch(job, leaves)
     return outputs[0] if single else outputs

@@ -58,6 +58,7 @@ class Mechanism(abc.ABC):
     """Abstract mechanism; see the module's docstring. Concrete mechanisms are final."""
 
     _domains: ClassVar[dict[str, _checks.Domain]] = {}
+    _core_ndims: ClassVar[dict[str, int]] = {}  # trailing axes of a field's arrays, if any
 
     def __post_init__(self) -> None:
         for name, domain in self._domains.items():
@@ -71,7 +72,7 @@ class Mechanism(abc.ABC):
         """Whether the (traced) parameters lie in their domains."""
         inside = jnp.asarray(True)
         for name, domain in self._domains.items():
-            inside = inside & domain.contains(getattr(self, name))
+            inside = inside & jnp.all(domain.contains(getattr(self, name)))
         return inside
 
     @abc.abstractmethod

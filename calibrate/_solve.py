@@ -1,0 +1,208 @@
+"""One-parameter calibration: the least noisy value that meets an (epsilon, delta) target."""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxdp import _checks, _queries, _roots, _x64
+from jaxdp._mechanisms import Mechanism
+
+# The search runs over log(value); without a bracket, between these values.
+_DEFAULT_BRACKET = (1e-15, 1e15)
+_TOLERANCE = 1e-10  # of log(value)
+_MARGIN = 1e-12  # relative, of log(delta): a re-evaluation that rounds differently stays private
+_PROBES = 24
+_CHUNK = 16384
+
+
+class Status(enum.IntEnum):
+    """What came of a calibration."""
+
+    SOLVED = 0
+    INFEASIBLE = 1
+    SLACK = 2
+    INVALID = 3
+
+    @property
+    def message(self) -> str:
+        """The status as a sentence."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.SOLVED: "The value meets the target and is at the boundary of doing so.",
+    Status.INFEASIBLE: "No value in the bracket meets the target: relax epsilon or delta.",
+    Status.SLACK: "The least noisy end of the bracket already meets the target.",
+    Status.INVALID: "A target or argument is outside its domain (nan, epsilon < 0, delta not in [0, 1)).",
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Solution:
+    """A calibrated parameter and the guarantee that it was certified to give.
+
+    Attributes:
+      value: the parameter, rounded to the side of more privacy; nan unless status is 0 or 2.
+      epsilon: the target epsilon; the built mechanism is (epsilon, delta)-DP.
+      delta: certified upper bound on the built mechanism's delta at epsilon, <= the target.
+      status: `calibrate.Status` as int32.
+    """
+
+    value: jax.Array
+    epsilon: jax.Array
+    delta: jax.Array
+    status: jax.Array
+
+    @property
+    def message(self) -> Any:
+        """The status as a sentence; an array of sentences for a batch."""
+        sentences = np.vectorize(lambda s: Status(int(s)).message, otypes=[object])(self.status)
+        return sentences.item() if sentences.ndim == 0 else sentences
+
+
+def solve(
+    build: Callable[..., Mechanism],
+    *,
+    epsilon: ArrayLike,
+    delta: ArrayLike,
+    args: tuple[Any, ...] = (),
+    bracket: tuple[ArrayLike, ArrayLike] | None = None,
+    direction: _queries.Directions = "both",
+) -> Solution:
+    """Find the least noisy value > 0 for which build(value, *args) is (epsilon, delta)-DP.
+
+    Newton's method on log(-log delta) against log(value), safeguarded by bisection, in either
+    direction of monotonicity (noise scales, where privacy rises; sampling probabilities or step
+    counts, where it falls). The value returned was itself evaluated and certified, and lies
+    within 1e-9 (relative, x64) of the boundary. Targets and args broadcast elementwise; works
+    under jit, vmap and grad, with implicit derivatives with respect to epsilon, delta and args.
+
+    Args:
+      build: (value, *args) -> mechanism. Pass what varies through args, not through a closure.
+      epsilon: target, >= 0 (> 0 if delta is 0). Any shape.
+      delta: target in [0, 1); 0 asks for pure DP. Any shape.
+      args: PyTrees of real arrays that broadcast against the targets.
+      bracket: (low, high), 0 < low < high, within which to search; all positive values by
+        default.
+      direction: "remove", "add" or "both".
+
+    Returns:
+      A Solution; an infeasible target has status 1 and value nan.
+
+    Raises:
+      ValueError: for known targets or brackets outside their domains. TypeError: if build
+        returns no mechanism.
+
+    Example:
+      >>> import calibrate, jaxdp
+      >>> solution = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5)
+      >>> round(float(solution.value), 5), solution.message
+      (3.73064, 'The value meets the target and is at the boundary of doing so.')
+    """
+    _checks.check_choice("direction", direction, ("remove", "add", "both"))
+    _checks.check("epsilon", epsilon, _checks.NON_NEGATIVE)
+    _checks.check("delta", delta, _checks.DELTA)
+    bounded = bracket is not None
+    low, high = bracket or _DEFAULT_BRACKET
+    _checks.check("bracket[0]", low, _checks.POSITIVE)
+    _checks.check("bracket[1]", high, _checks.POSITIVE)
+    ends = _checks.concrete("bracket[0]", low), _checks.concrete("bracket[1]", high)
+    if ends[0] is not None and ends[1] is not None and not np.all(ends[0] < ends[1]):
+        raise ValueError(f"bracket must satisfy bracket[0] < bracket[1], got {bracket}")
+    up, down, falls, target, achieved, status = _x64.evaluate(
+        _solve,
+        epsilon,
+        delta,
+        tuple(args),
+        low,
+        high,
+        rounding=("up", "down", "nearest", "up", "up", "nearest"),
+        chunk=_CHUNK,
+        build=build,
+        direction=direction,
+        bounded=bounded,
+    )
+    value = jnp.where(falls > 0.0, down, up)
+    return Solution(value, target, achieved, status.astype(jnp.int32))
+
+
+def excess_over_target(
+    m: Mechanism, epsilon: jax.Array, delta: jax.Array, direction: str
+) -> jax.Array:
+    """F <= 0 exactly where m is certified to meet the target, with a margin for re-evaluation.
+
+    log(-log delta_target) - log(-log delta): nearly linear in the log of a noise scale. For pure
+    DP (delta = 0), the log of the max loss over epsilon. nan outside a mechanism's domain.
+    """
+    if not isinstance(m, Mechanism):
+        raise TypeError(f"build must return a jaxdp mechanism, got {m!r}")
+    pure = delta == 0.0
+    log_delta = _queries.log_delta_64(m, epsilon, direction)
+    uncertain = log_delta >= 0.0  # delta = 1
+    curve = jnp.log(-jnp.log(jnp.where(pure, 0.5, delta))) - jnp.log(
+        -jnp.where(uncertain, -1.0, log_delta)
+    )
+    worst = _queries.max_loss_64(m, direction)
+    least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
+    return jnp.where(pure, least, jnp.where(uncertain, jnp.inf, curve)) + _MARGIN
+
+
+def _probe(excess, low, high):
+    """The first of a sequence of points, ever finer in [low, high], with a usable slope."""
+
+    def body(state):
+        index, *_ = state
+        # van der Corput: 1/2, 1/4, 3/4, 1/8, ...
+        fraction = sum(((index >> k) & 1) * 0.5 ** (k + 1) for k in range(5))
+        x = low + (high - low) * fraction
+        value, slope = jax.jvp(excess, (x,), (jnp.ones_like(x),))
+        usable = jnp.isfinite(value) & jnp.isfinite(slope) & (slope != 0.0)
+        return index + 1, usable, x, slope
+
+    first = (jnp.ones((), jnp.int32), jnp.zeros((), bool), low, jnp.zeros_like(low))
+    _, usable, x, slope = jax.lax.while_loop(lambda s: ~s[1] & (s[0] < _PROBES), body, first)
+    return usable, x, slope
+
+
+def _solve(epsilon, delta, args, low, high, build, direction, bounded):
+    def excess(log_value, target=(epsilon, delta), rest=args):
+        return excess_over_target(build(jnp.exp(log_value), *rest), *target, direction)
+
+    constants = jax.lax.stop_gradient(((epsilon, delta), args))
+
+    def fixed(log_value):
+        return excess(log_value, *constants)
+
+    a, b = jax.lax.stop_gradient((jnp.log(low), jnp.log(high)))
+    usable, start, slope = _probe(fixed, a, b)
+    # y = sign * log(value) rises with privacy
+    sign = jnp.where(slope > 0.0, -1.0, 1.0)
+    end = jnp.where(sign > 0.0, a, b)  # the least noisy end
+    at_end = usable & (fixed(end) <= 0.0) if bounded else jnp.zeros((), bool)
+    root = _roots.safe_root(
+        lambda y: excess(sign * y),
+        jnp.where(usable & ~at_end, sign * start, jnp.nan),
+        0.0,
+        _TOLERANCE,
+    )
+    valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta) & (low > 0.0) & (low < high)
+    inside = jnp.isfinite(root) & (sign * root >= a) & (sign * root <= b)
+    status = jnp.where(
+        ~valid,
+        Status.INVALID,
+        jnp.where(at_end, Status.SLACK, jnp.where(inside, Status.SOLVED, Status.INFEASIBLE)),
+    )
+    solved = (status == Status.SOLVED) | (status == Status.SLACK)
+    log_value = jnp.where(at_end, end, sign * jnp.where(inside, root, 0.0))
+    value = jnp.where(solved, jnp.exp(log_value), jnp.nan)
+    mechanism = build(jnp.exp(jnp.where(solved, log_value, start)), *args)
+    achieved = jnp.where(solved, _queries.delta_64(mechanism, epsilon, direction), jnp.nan)
+    falls = jnp.where(sign < 0.0, 1.0, 0.0)
+    return value, value, falls, epsilon, achieved, status.astype(jnp.float64)
