@@ -39,7 +39,7 @@ _MESSAGES = {
     Status.SOLVED: "The value meets the target and is at the boundary of doing so.",
     Status.INFEASIBLE: "No value in the bracket meets the target: relax epsilon or delta.",
     Status.SLACK: "The least noisy end of the bracket already meets the target.",
-    Status.INVALID: "A target or argument is outside its domain (nan, epsilon < 0, delta not in [0, 1)).",
+    Status.INVALID: "A target is outside its domain: epsilon >= 0, delta in [0, 1), a bracket > 0.",
 }
 
 

@@ -49,29 +49,26 @@ def _gaussian_log_delta(epsilon: jax.Array, mu: jax.Array) -> jax.Array:
 
     since e^epsilon phi(x + mu) = phi(x); for x < -1 one minus two small tails.
     """
+    return _gaussian_log_delta_and_slopes(epsilon, mu)[0]
+
+
+def _gaussian_log_delta_and_slopes(epsilon: jax.Array, mu: jax.Array) -> tuple[jax.Array, ...]:
+    """log H, d log H/dmu = phi(x)/H and d log H/depsilon = -phi(x) m(x + mu)/H: no cancellation."""
     x = epsilon / mu - 0.5 * mu
     tail = x >= -1.0
-    a = jnp.where(tail, x, 0.0)
-    log_tail = special.log_normal_density(a) + jnp.log(special.mills_drop(a, mu))
-    b = jnp.where(tail, -1.0, x)
-    missing = jnp.exp(special.log_normal_density(b)) * (special.mills(-b) + special.mills(b + mu))
-    return jnp.where(tail, log_tail, jnp.log1p(-jnp.where(tail, 0.5, missing)))
+    a, b = jnp.where(tail, x, 0.0), jnp.where(tail, -1.0, x)
+    near, far = special.mills(jnp.where(tail, a, -b)), special.mills(x + mu)
+    drop = special.mills_drop(a, mu, near, far)
+    density = jnp.exp(special.log_normal_density(b))
+    missing = jnp.where(tail, 0.5, density * (near + far))
+    value = jnp.where(tail, special.log_normal_density(a) + jnp.log(drop), jnp.log1p(-missing))
+    per_mu = jnp.where(tail, 1.0 / drop, density / (1.0 - missing))
+    return value, per_mu, -per_mu * far
 
 
 @_gaussian_log_delta.defjvp
 def _gaussian_log_delta_jvp(primals, tangents):
-    """dH/dmu = phi(x) and dH/depsilon = -phi(x) m(x + mu): both free of cancellation."""
-    epsilon, mu = primals
-    value = _gaussian_log_delta(epsilon, mu)
-    x = epsilon / mu - 0.5 * mu
-    tail = x >= -1.0
-    a, b = jnp.where(tail, x, 0.0), jnp.where(tail, -1.0, x)
-    per_mu = jnp.where(
-        tail,
-        1.0 / special.mills_drop(a, mu),
-        jnp.exp(special.log_normal_density(b) - jnp.where(tail, 0.0, value)),
-    )
-    per_epsilon = -per_mu * special.mills(jnp.where(tail, a, b) + mu)
+    value, per_mu, per_epsilon = _gaussian_log_delta_and_slopes(*primals)
     return value, per_epsilon * tangents[0] + per_mu * tangents[1]
 
 
@@ -96,13 +93,13 @@ def _reflect(epsilon: jax.Array, log_mirrored: jax.Array, slack: float) -> jax.A
     negative = epsilon < 0.0
     e = jnp.where(negative, epsilon, -1.0)
     mirrored = jnp.where(negative, log_mirrored, -1.0)
-    value = jnp.logaddexp(special.log1mexp(e), e + mirrored)
+    value = jnp.log(jnp.exp(e + mirrored) - jnp.expm1(e))
     value = jnp.minimum(value + 4.0 * slack * (1.0 - value), 0.0)
     return jnp.where(negative, value, log_mirrored)
 
 
 def gaussian_log_masses(lo: jax.Array, hi: jax.Array, mu: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """log Q and log P of {lo < L <= hi}: L is N(-mu^2/2, mu^2) under Q, N(mu^2/2, mu^2) under P."""
+    """log Q and log P of {lo < L <= hi}: L ~ N(-+mu^2/2, mu^2) under Q and P."""
     a, b = lo / mu, hi / mu
     q = special.log_ndtr_interval(a + 0.5 * mu, b + 0.5 * mu)
     return q, special.log_ndtr_interval(a - 0.5 * mu, b - 0.5 * mu)

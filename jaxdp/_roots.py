@@ -75,8 +75,8 @@ def safe_root(
     """The least x with f(x) <= 0, for f decreasing through 0, from the side where f(x) <= 0.
 
     A point less by the tolerance was evaluated too and violates the constraint (f need not be
-    monotone for the result to satisfy it); +inf if no satisfying point is found. Derivatives with respect to what f closes over are implicit:
-    dx = -df / f'(x).
+    monotone for the result to satisfy it); +inf if no satisfying point is found. Derivatives with
+    respect to what f closes over are implicit: dx = -df / f'(x).
 
     Args:
       f: scalar function, differentiable in forward mode; nan counts as a violation.

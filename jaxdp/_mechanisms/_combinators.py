@@ -1,7 +1,7 @@
 """Adaptive composition: mechanisms whose losses add up."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +102,7 @@ class Repeated(Composition):
     mechanism: Mechanism
     count: ArrayLike
 
-    _domains = {"count": _checks.POSITIVE}
+    _domains: ClassVar = {"count": _checks.POSITIVE}
 
     def __post_init__(self) -> None:
         require_mechanism("mechanism", self.mechanism)

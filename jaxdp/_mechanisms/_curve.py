@@ -1,4 +1,4 @@
-"""From a mechanism to its hockey-stick curve: exact for one step, by Rényi divergences otherwise."""
+"""From a mechanism to its hockey-stick curve: exact for one step, else by Rényi divergences."""
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ def log_curve(
 
 
 def renyi_log_curve(m: Mechanism, epsilon: jax.Array, direction: Direction) -> jax.Array:
-    """Upper bound on log H from all Rényi orders; below epsilon = 0 by H_g = 1 - g + g H'_{1/g}."""
+    """Upper bound on log H from all Rényi orders."""
     value = _conversions.best_log_delta(
         lambda alpha: log_moment(m, alpha, direction), m._log_failure(direction), epsilon
     )

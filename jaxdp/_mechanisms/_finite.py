@@ -1,6 +1,6 @@
 """Randomised response, and the worst mechanism that an (epsilon, delta) guarantee allows."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,7 @@ class RandomizedResponse(Base):
 
     epsilon: ArrayLike
 
-    _domains = {"epsilon": _checks.POSITIVE}
+    _domains: ClassVar = {"epsilon": _checks.POSITIVE}
 
     def _rate(self, s: jax.Array) -> jax.Array:
         return _divergences.randomized_response_rate(s, self.epsilon)
@@ -87,7 +87,7 @@ class ApproximateDP(Base):
     epsilon: ArrayLike
     delta: ArrayLike = 0.0
 
-    _domains = {"epsilon": _checks.POSITIVE, "delta": _checks.DELTA}
+    _domains: ClassVar = {"epsilon": _checks.POSITIVE, "delta": _checks.DELTA}
 
     def _rate(self, s: jax.Array) -> jax.Array:
         rate = _divergences.randomized_response_rate(s, self.epsilon)

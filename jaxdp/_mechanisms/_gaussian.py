@@ -4,7 +4,7 @@ All their privacy is in one number, mu = sensitivity / standard deviation (GDP).
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -68,7 +68,7 @@ class Gaussian(GaussianFamily):
     sigma: ArrayLike
     sensitivity: ArrayLike = 1.0
 
-    _domains = {"sigma": _checks.POSITIVE, "sensitivity": _checks.POSITIVE}
+    _domains: ClassVar = {"sigma": _checks.POSITIVE, "sensitivity": _checks.POSITIVE}
 
     def _mu(self) -> jax.Array:
         return self.sensitivity / self.sigma
@@ -103,7 +103,7 @@ class Brownian(GaussianFamily):
     t: ArrayLike
     sensitivity: ArrayLike = 1.0
 
-    _domains = {"t": _checks.POSITIVE, "sensitivity": _checks.POSITIVE}
+    _domains: ClassVar = {"t": _checks.POSITIVE, "sensitivity": _checks.POSITIVE}
 
     def _mu(self) -> jax.Array:
         return self.sensitivity / jnp.sqrt(2.0 * self.t)
@@ -145,7 +145,7 @@ class OrnsteinUhlenbeck(GaussianFamily):
     t: ArrayLike
     sensitivity: ArrayLike = 1.0
 
-    _domains = {
+    _domains: ClassVar = {
         "theta": _checks.POSITIVE,
         "rho": _checks.POSITIVE,
         "t": _checks.POSITIVE,
@@ -156,7 +156,7 @@ class OrnsteinUhlenbeck(GaussianFamily):
         return _divergences.ornstein_uhlenbeck_mu(self.sensitivity, self.theta, self.rho, self.t)
 
     def sample(self, key: jax.Array, value: Any) -> Any:
-        """The process at time t from every entry of an array or PyTree (mean e^{-theta t} value)."""
+        """The process at time t from every entry of an array or PyTree."""
         shrink = jnp.exp(-jnp.asarray(self.theta) * self.t)
         std = jnp.sqrt(_divergences.ornstein_uhlenbeck_variance(self.theta, self.rho, self.t))
         shrunk = jax.tree.map(lambda v: jnp.asarray(shrink * v, jnp.result_type(v, float)), value)
@@ -233,7 +233,7 @@ class GaussianDP(GaussianFamily):
 
     mu: ArrayLike
 
-    _domains = {"mu": _checks.POSITIVE}
+    _domains: ClassVar = {"mu": _checks.POSITIVE}
 
     def _mu(self) -> jax.Array:
         return jnp.asarray(self.mu)

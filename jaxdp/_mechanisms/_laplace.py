@@ -1,6 +1,6 @@
 """Laplace noise."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ class Laplace(Base):
     scale: ArrayLike
     sensitivity: ArrayLike = 1.0
 
-    _domains = {"scale": _checks.POSITIVE, "sensitivity": _checks.POSITIVE}
+    _domains: ClassVar = {"scale": _checks.POSITIVE, "sensitivity": _checks.POSITIVE}
 
     @property
     def _x(self) -> jax.Array:

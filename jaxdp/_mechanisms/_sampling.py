@@ -1,6 +1,6 @@
 """Poisson subsampling of any mechanism."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ class PoissonSampled(Base):
     mechanism: Mechanism
     sampling_probability: ArrayLike
 
-    _domains = {"sampling_probability": _checks.RATE}
+    _domains: ClassVar = {"sampling_probability": _checks.RATE}
 
     def __post_init__(self) -> None:
         require_mechanism("mechanism", self.mechanism)
