@@ -68,7 +68,7 @@ def log_bessel_i(nu: jax.Array, x: jax.Array) -> jax.Array:
 
 _NODES = 128
 _DROP = 42.0  # the integrand is followed until it has fallen by e^-42
-_SMALL = -18.0  # log x below which the leading small-argument terms are exact to 1e-15
+_SMALL = -18.0  # log x below which terms of relative size x^2 do not count
 
 
 def log_bessel_k(nu: jax.Array, log_x: jax.Array) -> jax.Array:
@@ -110,7 +110,7 @@ def _integral(nu, log_x, tiny):
 
 
 def _small_argument(nu, log_x):
-    """log K_nu(x), log x < -18; Gamma(1 + nu) and Gamma(1 - nu) kept apart from their sum."""
+    """log(e^x K_nu(x)), log x < -18; Gamma(1 + nu) and Gamma(1 - nu) kept apart from their sum."""
     a = _special.LOG_2 - log_x
     single = nu > 0.95  # then (x/2)^{2 nu} is below 1e-15
     order = jnp.where(single, 0.5, nu)
@@ -124,4 +124,4 @@ def _small_argument(nu, log_x):
     value = jnp.where(flat, jnp.log(jnp.where(flat, a - EULER_GAMMA, 1.0)), value)
     large = jnp.where(single, nu, 1.0)
     leading = log_gamma(large) + large * a - _special.LOG_2
-    return jnp.where(single, leading, value)
+    return jnp.where(single, leading, value) + jnp.exp(log_x)

@@ -1,0 +1,344 @@
+"""The commands."""
+
+import contextlib
+import enum
+import math
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
+
+import jax
+import rich.console
+import rich.progress
+import typer
+
+import calibrate as _calibrate
+import jaxdp
+from jaxdp.cli import _audit, _display, _table
+from jaxdp.cli._display import InputError, round_up
+
+
+class Mechanism(enum.StrEnum):
+    """The noise of one step."""
+
+    GAUSSIAN = "gaussian"
+    LAPLACE = "laplace"
+
+
+class Direction(enum.StrEnum):
+    """Which neighbour is the one with the record."""
+
+    BOTH = "both"
+    ADD = "add"
+    REMOVE = "remove"
+
+
+MechanismOption = Annotated[Mechanism, typer.Option(help="Noise of one step.")]
+SigmaOption = Annotated[
+    float | None,
+    typer.Option(help="Standard deviation of Gaussian noise (the noise multiplier, for DP-SGD)."),
+]
+ScaleOption = Annotated[float | None, typer.Option(help="Scale of Laplace noise.")]
+EpsilonOption = Annotated[float, typer.Option(help="Epsilon, >= 0.")]
+DeltaOption = Annotated[float, typer.Option(help="Delta in [0, 1); 0 asks for pure DP.")]
+SamplingOption = Annotated[
+    float,
+    typer.Option(help="Probability in (0, 1] with which a record joins each step (Poisson)."),
+]
+StepsOption = Annotated[int, typer.Option(min=1, help="Number of steps.")]
+SensitivityOption = Annotated[float, typer.Option(help="Sensitivity of one step, > 0.")]
+DirectionOption = Annotated[
+    Direction, typer.Option(help="Adding a record, removing one, or the worse of both.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON object, all digits.")]
+
+app = typer.Typer(
+    name="jaxdp",
+    help="Certified differential-privacy accounting: every number shown is a valid bound.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(f"jaxdp {jaxdp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Certified differential-privacy accounting: every number shown is a valid bound."""
+
+
+@contextlib.contextmanager
+def _refusing_bad_input() -> Iterator[None]:
+    """Bad input is a message and exit code 2; numbers are computed in float64 meanwhile."""
+    try:
+        with jax.enable_x64(True):
+            yield
+    except InputError as error:
+        _display.print_error(str(error))
+        raise typer.Exit(2) from None
+
+
+def _require(option: str, value: float, holds: bool, condition: str) -> None:
+    if not holds:
+        raise InputError(f"{option} must be {condition}, got {value:g}")
+
+
+def _positive(option: str, value: float) -> None:
+    _require(option, value, 0.0 < value < math.inf, "finite and > 0")
+
+
+def _noise(mechanism: Mechanism, sigma: float | None, scale: float | None) -> float:
+    """The one noise parameter that the mechanism takes, checked."""
+    options = {Mechanism.GAUSSIAN: ("--sigma", sigma), Mechanism.LAPLACE: ("--scale", scale)}
+    option, value = options.pop(mechanism)
+    ((other, unused),) = options.values()
+    if unused is not None:
+        raise InputError(f"--mechanism {mechanism} takes {option}, not {other}")
+    if value is None:
+        raise InputError(f"--mechanism {mechanism} needs {option}")
+    _positive(option, value)
+    return value
+
+
+def _builder(
+    mechanism: Mechanism, sampling_probability: float, num_steps: int, sensitivity: float
+) -> tuple[Callable[..., jaxdp.Mechanism], dict[str, Any]]:
+    """How to build the setting from its noise; and the setting, as printed."""
+    _require(
+        "--sampling-probability",
+        sampling_probability,
+        0.0 < sampling_probability <= 1.0,
+        "in (0, 1]",
+    )
+    _positive("--sensitivity", sensitivity)
+
+    def build(noise):
+        kind = jaxdp.Gaussian if mechanism == Mechanism.GAUSSIAN else jaxdp.Laplace
+        built: jaxdp.Mechanism = kind(noise, sensitivity)
+        # no needless combinators: the plain mechanisms have exact curves
+        if sampling_probability < 1.0:
+            built = jaxdp.PoissonSampled(built, sampling_probability)
+        return jaxdp.Repeated(built, num_steps) if num_steps > 1 else built
+
+    return build, {
+        "mechanism": mechanism.value,
+        "sensitivity": sensitivity,
+        "sampling_probability": sampling_probability,
+        "num_steps": num_steps,
+    }
+
+
+def _check_delta(delta: float) -> None:
+    _require("--delta", delta, 0.0 <= delta < 1.0, "in [0, 1)")
+
+
+def _check_epsilon(epsilon: float) -> None:
+    _require("--epsilon", epsilon, 0.0 <= epsilon < math.inf, "finite and >= 0")
+
+
+@app.command()
+def epsilon(
+    delta: DeltaOption,
+    sigma: SigmaOption = None,
+    scale: ScaleOption = None,
+    mechanism: MechanismOption = Mechanism.GAUSSIAN,
+    sampling_probability: SamplingOption = 1.0,
+    num_steps: StepsOption = 1,
+    sensitivity: SensitivityOption = 1.0,
+    direction: DirectionOption = Direction.BOTH,
+    as_json: JsonOption = False,
+) -> None:
+    """Certified upper bound on epsilon at a given delta.
+
+    Example: jaxdp epsilon --sigma 1.1 --sampling-probability 0.01 --num-steps 1000 --delta 1e-5
+    """
+    with _refusing_bad_input():
+        _check_delta(delta)
+        noise = _noise(mechanism, sigma, scale)
+        build, setting = _builder(mechanism, sampling_probability, num_steps, sensitivity)
+        value = float(jaxdp.epsilon(build(noise), delta, direction=direction.value))
+    if as_json:
+        noise_name = "sigma" if mechanism == Mechanism.GAUSSIAN else "scale"
+        _display.print_json(
+            setting
+            | {noise_name: noise, "direction": direction.value, "delta": delta, "epsilon": value}
+        )
+    else:
+        print(f"epsilon <= {round_up(value)}")
+
+
+@app.command()
+def delta(
+    epsilon: EpsilonOption,
+    sigma: SigmaOption = None,
+    scale: ScaleOption = None,
+    mechanism: MechanismOption = Mechanism.GAUSSIAN,
+    sampling_probability: SamplingOption = 1.0,
+    num_steps: StepsOption = 1,
+    sensitivity: SensitivityOption = 1.0,
+    direction: DirectionOption = Direction.BOTH,
+    as_json: JsonOption = False,
+) -> None:
+    """Certified upper bound on delta, and on its logarithm, at a given epsilon.
+
+    Example: jaxdp delta --sigma 1.1 --sampling-probability 0.01 --num-steps 1000 --epsilon 2
+    """
+    with _refusing_bad_input():
+        _check_epsilon(epsilon)
+        noise = _noise(mechanism, sigma, scale)
+        build, setting = _builder(mechanism, sampling_probability, num_steps, sensitivity)
+        built = build(noise)
+        value = float(jaxdp.delta(built, epsilon, direction=direction.value))
+        log10 = float(jaxdp.log_delta(built, epsilon, direction=direction.value)) / math.log(10.0)
+        log10 = math.nextafter(math.nextafter(log10, math.inf), math.inf)  # covers the division
+    if as_json:
+        noise_name = "sigma" if mechanism == Mechanism.GAUSSIAN else "scale"
+        _display.print_json(
+            setting
+            | {noise_name: noise, "direction": direction.value, "epsilon": epsilon}
+            | {"delta": value, "log10_delta": log10}
+        )
+    else:
+        print(f"delta <= {round_up(value)} (log10: {round_up(log10)})")
+
+
+@app.command()
+def calibrate(
+    epsilon: EpsilonOption,
+    delta: DeltaOption,
+    mechanism: MechanismOption = Mechanism.GAUSSIAN,
+    sampling_probability: SamplingOption = 1.0,
+    num_steps: StepsOption = 1,
+    sensitivity: SensitivityOption = 1.0,
+    direction: DirectionOption = Direction.BOTH,
+    as_json: JsonOption = False,
+) -> None:
+    """The least noise (sigma, or the Laplace scale) that is certified to meet epsilon and delta.
+
+    Exits with code 1 where there is none.
+
+    Example: jaxdp calibrate --sampling-probability 0.01 --num-steps 1000 --epsilon 1 --delta 1e-5
+    """
+    with _refusing_bad_input():
+        _check_epsilon(epsilon)
+        _check_delta(delta)
+        build, setting = _builder(mechanism, sampling_probability, num_steps, sensitivity)
+        solution = _calibrate.solve(build, epsilon=epsilon, delta=delta, direction=direction.value)
+        value, achieved = float(solution.value), float(solution.delta)
+        status = _calibrate.Status(int(solution.status))
+    noise_name = "sigma" if mechanism == Mechanism.GAUSSIAN else "scale"
+    if as_json:
+        _display.print_json(
+            setting
+            | {"direction": direction.value, "epsilon": epsilon, "delta": delta}
+            | {noise_name: value, "certified_delta": achieved, "status": status.message}
+        )
+    elif not math.isnan(value):
+        print(f"{noise_name} = {round_up(value)}")
+    if status != _calibrate.Status.SOLVED:
+        print(status.message, file=sys.stderr)
+    if math.isnan(value):
+        raise typer.Exit(1)
+
+
+@app.command()
+def audit(
+    file: Annotated[
+        pathlib.Path, typer.Argument(metavar="FILE", help="CSV table, one training run per row.")
+    ],
+    output: Annotated[
+        pathlib.Path | None,
+        typer.Option(help="Also write the table, with all digits, as .csv, .parquet or .json."),
+    ] = None,
+    direction: DirectionOption = Direction.BOTH,
+) -> None:
+    """Set certified epsilons beside the reported ones, for every DP-SGD run in a table.
+
+    Columns: sigma, num_steps, delta, reported_epsilon, and num_examples with batch_size or else
+    sampling_probability; name labels the rows, further columns are carried to the output. Also
+    shown: the sigma that would just meet the reported epsilon. A run "holds" if its reported
+    epsilon is at least the certified one, an upper bound that may itself exceed the least
+    possible epsilon: "not confirmed" is no refutation.
+    """
+    with _refusing_bad_input():
+        if output is not None:
+            _table.check_output(output)
+        runs = _table.read_runs(file)
+        progress = rich.progress.Progress(
+            *rich.progress.Progress.get_default_columns(),
+            rich.progress.MofNCompleteColumn(),
+            console=rich.console.Console(stderr=True),
+            disable=len(runs) <= _audit.LONG,
+        )
+        with progress:
+            task = progress.add_task("runs", total=len(runs))
+            result = _audit.audit(runs, direction.value, lambda rows: progress.advance(task, rows))
+        if output is not None:
+            _table.write_table(result.table(runs), output)
+    _show(runs, result)
+    if output is not None:
+        print(f"written: {output}")
+
+
+def _show(runs: _table.Runs, result: _audit.Audit) -> None:
+    """Print the table, noise and epsilon rounded up, and what follows from it."""
+    verdicts = result.verdicts(runs)
+    columns = [
+        ("run", "left"),
+        ("q", "right"),
+        ("steps", "right"),
+        ("sigma", "right"),
+        ("delta", "right"),
+        ("reported epsilon", "right"),
+        ("certified epsilon", "right"),
+        ("sigma for reported", "right"),
+        ("reported", "left"),
+    ]
+    rows = [
+        (
+            label or str(index + 1),
+            f"{q:.4g}",
+            f"{steps:.0f}",
+            f"{sigma:g}",
+            f"{delta:g}",
+            f"{reported:g}",
+            round_up(epsilon, 5),
+            "none" if math.isnan(needed) else round_up(needed, 5),
+            verdict,
+        )
+        for index, (label, q, steps, sigma, delta, reported, epsilon, needed, verdict) in enumerate(
+            zip(
+                runs.labels,
+                runs.sampling_probability.tolist(),
+                runs.num_steps.tolist(),
+                runs.sigma.tolist(),
+                runs.delta.tolist(),
+                runs.reported_epsilon.tolist(),
+                result.epsilon.tolist(),
+                result.sigma.tolist(),
+                verdicts.tolist(),
+                strict=True,
+            )
+        )
+    ]
+    styles = ["green" if verdict == _audit.HOLDS else "yellow" for verdict in verdicts]
+    _display.print_table(_display.stdout(), columns, rows, styles)
+    holding = int((verdicts == _audit.HOLDS).sum())
+    print(
+        f"{len(runs)} runs: the reported epsilon holds for {holding},"
+        f" is not confirmed for {len(runs) - holding}."
+    )
+    for status in sorted(set(result.status.tolist()) - {_calibrate.Status.SOLVED}):
+        count = int((result.status == status).sum())
+        print(f"sigma for reported, {count} rows: {_calibrate.Status(status).message}")

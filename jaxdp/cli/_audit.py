@@ -1,0 +1,116 @@
+"""The audit of a table of runs: one vectorised JAX call, in chunks for long tables."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+import pyarrow as pa
+
+import calibrate
+import jaxdp
+from jaxdp.cli._table import Runs
+
+LONG = 256  # a table of more rows shows its progress
+_EXACT_CHUNK = 4096  # rows a call: closed forms are fast,
+_SAMPLED_CHUNK = 128  # compositions of sampled steps take up to seconds a hundred rows
+
+HOLDS = "holds"
+NOT_CONFIRMED = "not confirmed"
+
+
+def gaussian_steps(sigma: Any, num_steps: Any) -> jaxdp.Mechanism:
+    """Full batches: exact, one Gaussian."""
+    return jaxdp.Repeated(jaxdp.Gaussian(sigma), num_steps)
+
+
+def one_sampled_step(sigma: Any, sampling_probability: Any) -> jaxdp.Mechanism:
+    """One subsampled step: exact, without a composition."""
+    return jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), sampling_probability)
+
+
+def sampled_steps(sigma: Any, sampling_probability: Any, num_steps: Any) -> jaxdp.Mechanism:
+    """DP-SGD: Poisson-subsampled Gaussian steps."""
+    return jaxdp.Repeated(one_sampled_step(sigma, sampling_probability), num_steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Audit:
+    """What an audit found, row by row."""
+
+    epsilon: np.ndarray
+    sigma: np.ndarray  # nan where no sigma meets the reported epsilon
+    status: np.ndarray  # of the calibration, calibrate.Status
+
+    def verdicts(self, runs: Runs) -> np.ndarray:
+        """Whether each reported epsilon is at least the certified one.
+
+        A certified epsilon is an upper bound: one above the reported epsilon leaves that
+        unconfirmed, and does not refute it.
+        """
+        return np.where(self.epsilon <= runs.reported_epsilon, HOLDS, NOT_CONFIRMED)
+
+    def table(self, runs: Runs) -> pa.Table:
+        """The columns of the file, followed by the results (null where there is no sigma)."""
+        results = {
+            "certified_epsilon": pa.array(self.epsilon),
+            "sigma_for_reported_epsilon": pa.array(self.sigma, from_pandas=True),
+            "verdict": pa.array(self.verdicts(runs).tolist()),
+        }
+        kept = [name for name in runs.table.column_names if name not in results]
+        table = runs.table.select(kept)
+        for name, column in results.items():
+            table = table.append_column(name, column)
+        return table
+
+
+def audit(runs: Runs, direction: Any, advance: Callable[[int], Any] = lambda rows: None) -> Audit:
+    """Certified epsilon of each run, and the sigma that would just meet the reported one.
+
+    Args:
+      runs: the table.
+      direction: "remove", "add" or "both".
+      advance: told the number of rows done after each chunk.
+    """
+    result = Audit(
+        np.full(len(runs), np.nan), np.full(len(runs), np.nan), np.zeros(len(runs), np.int32)
+    )
+    full, single = runs.sampling_probability == 1.0, runs.num_steps == 1.0
+    rate, steps = runs.sampling_probability, runs.num_steps
+    groups: list[tuple[np.ndarray, int, Callable[..., jaxdp.Mechanism], tuple[Any, ...]]] = [
+        (full, _EXACT_CHUNK, gaussian_steps, (steps,)),
+        (~full & single, _EXACT_CHUNK, one_sampled_step, (rate,)),
+        (~full & ~single, _SAMPLED_CHUNK, sampled_steps, (rate, steps)),
+    ]
+    for mask, size, build, args in groups:
+        for rows, padded in _chunks(np.flatnonzero(mask), size):
+            count = len(rows)
+            chosen = tuple(arg[padded] for arg in args)
+            delta = runs.delta[padded]
+            with jax.enable_x64(True):
+                epsilon = jaxdp.epsilon(
+                    build(runs.sigma[padded], *chosen), delta, direction=direction
+                )
+                solution = calibrate.solve(
+                    build,
+                    epsilon=runs.reported_epsilon[padded],
+                    delta=delta,
+                    args=chosen,
+                    direction=direction,
+                )
+            result.epsilon[rows] = np.asarray(epsilon)[:count]
+            result.sigma[rows] = np.asarray(solution.value)[:count]
+            result.status[rows] = np.asarray(solution.status)[:count]
+            advance(count)
+    return result
+
+
+def _chunks(rows: np.ndarray, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Row numbers in chunks, and the same filled up to one length, so that one program serves."""
+    if 0 < len(rows) <= size:
+        yield rows, rows
+        return
+    for start in range(0, len(rows), size):
+        chunk = rows[start : start + size]
+        yield chunk, np.concatenate([chunk, np.repeat(chunk[-1:], size - len(chunk))])

@@ -1,0 +1,181 @@
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import jax
+import pytest
+from typer.testing import CliRunner
+
+import calibrate
+import jaxdp
+from jaxdp.cli._app import app
+from jaxdp.cli._display import json_number, round_up
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def invoke(*args):
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+SETTING = ("--sampling-probability", 0.3, "--num-steps", 1, "--sensitivity", 2)
+
+
+@pytest.mark.parametrize(
+    ("noise", "mechanism"),
+    [
+        (("--sigma", 3.0), jaxdp.Gaussian),
+        (("--mechanism", "laplace", "--scale", 3.0), jaxdp.Laplace),
+    ],
+)
+def test_single_settings_print_the_library_s_numbers(noise, mechanism):
+    with jax.enable_x64(True):
+        m = jaxdp.PoissonSampled(mechanism(3.0, 2.0), 0.3)
+        epsilon, delta = float(jaxdp.epsilon(m, 1e-3)), float(jaxdp.delta(m, 0.25))
+        log10 = float(jaxdp.log_delta(m, 0.25)) / math.log(10)
+    found = json.loads(invoke("epsilon", *noise, *SETTING, "--delta", 1e-3, "--json").stdout)
+    assert found["epsilon"] == pytest.approx(epsilon, rel=1e-9)
+    assert (found["sampling_probability"], found["num_steps"], found["sensitivity"]) == (0.3, 1, 2)
+    text = invoke("epsilon", *noise, *SETTING, "--delta", 1e-3).stdout
+    assert text == f"epsilon <= {round_up(found['epsilon'])}\n"
+    found = json.loads(invoke("delta", *noise, *SETTING, "--epsilon", 0.25, "--json").stdout)
+    assert found["delta"] == pytest.approx(delta, rel=1e-9)
+    assert log10 <= found["log10_delta"] == pytest.approx(log10, rel=1e-9)
+
+
+def test_tiny_delta_is_visible():
+    result = invoke("delta", "--sigma", 1, "--epsilon", 60)
+    assert result.stdout.startswith("delta <= ")
+    log10 = float(result.stdout.split("log10: ")[1].rstrip(")\n"))
+    with jax.enable_x64(True):
+        exact = float(jaxdp.log_delta(jaxdp.Gaussian(1.0), 60.0)) / math.log(10)
+    assert exact < -700
+    assert exact <= log10 <= exact * (1 - 1e-4)
+
+
+def test_composition_and_sampling_are_used():
+    base = ("epsilon", "--sigma", 8, "--delta", 1e-5, "--json")
+
+    def run(*args):
+        return json.loads(invoke(*base, *args).stdout)["epsilon"]
+
+    once, repeated = run(), run("--num-steps", 16)
+    with jax.enable_x64(True):
+        assert repeated == pytest.approx(float(jaxdp.epsilon(jaxdp.Gaussian(2.0), 1e-5)), rel=1e-9)
+    assert run("--sampling-probability", 0.1) < once < repeated
+    assert run("--sampling-probability", 0.1, "--direction", "add") < run(
+        "--sampling-probability", 0.1, "--direction", "remove"
+    )
+
+
+@pytest.mark.parametrize(("mechanism", "name"), [("gaussian", "sigma"), ("laplace", "scale")])
+def test_calibrate_meets_its_target(mechanism, name):
+    args = ("calibrate", "--mechanism", mechanism, "--epsilon", 1, "--delta", 1e-5)
+    found = json.loads(invoke(*args, "--json").stdout)
+    result = invoke(*args)
+    assert result.exit_code == 0
+    shown = float(result.stdout.removeprefix(f"{name} = "))
+    assert found[name] <= shown <= found[name] * 1.0001
+    kind = {"gaussian": jaxdp.Gaussian, "laplace": jaxdp.Laplace}[mechanism]
+    with jax.enable_x64(True):
+        assert float(jaxdp.delta(kind(found[name]), 1.0)) <= found["certified_delta"] <= 1e-5
+        assert float(jaxdp.delta(kind(found[name] * (1 - 1e-6)), 1.0)) > 1e-5
+    assert float(json.loads(invoke(*args, "--json").stdout)["epsilon"]) == 1.0
+
+
+def test_infeasible_calibration_exits_with_its_sentence():
+    result = invoke("calibrate", "--epsilon", 1, "--delta", 0)  # no Gaussian is pure DP
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.strip() == calibrate.Status.INFEASIBLE.message
+    as_json = invoke("calibrate", "--epsilon", 1, "--delta", 0, "--json")
+    assert as_json.exit_code == 1
+    assert json.loads(as_json.stdout)["sigma"] is None
+
+
+BAD_OPTIONS = [
+    (("epsilon", "--delta", 1e-5), "--mechanism gaussian needs --sigma"),
+    (("epsilon", "--delta", 1e-5, "--scale", 1), "takes --sigma, not --scale"),
+    (
+        ("epsilon", "--delta", 1e-5, "--mechanism", "laplace", "--sigma", 1),
+        "--mechanism laplace takes --scale, not --sigma",
+    ),
+    (("epsilon", "--delta", 1e-5, "--sigma", 0), "--sigma must be finite and > 0, got 0"),
+    (("epsilon", "--delta", 1e-5, "--sigma", "nan"), "--sigma must be finite and > 0, got nan"),
+    (("epsilon", "--delta", 1, "--sigma", 1), "--delta must be in [0, 1), got 1"),
+    (
+        ("epsilon", "--delta", 1e-5, "--sigma", 1, "--sampling-probability", 0),
+        "--sampling-probability must be in (0, 1], got 0",
+    ),
+    (
+        ("epsilon", "--delta", 1e-5, "--sigma", 1, "--sensitivity", -1),
+        "--sensitivity must be finite and > 0, got -1",
+    ),
+    (("epsilon", "--delta", 1e-5, "--sigma", 1, "--num-steps", 0), "--num-steps"),
+    (("epsilon", "--delta", 1e-5, "--sigma", 1, "--mechanism", "magic"), "magic"),
+    (("epsilon", "--delta", 1e-5, "--sigma", 1, "--direction", "up"), "--direction"),
+    (("epsilon", "--sigma", 1), "--delta"),
+    (("delta", "--epsilon", -1, "--sigma", 1), "--epsilon must be finite and >= 0, got -1"),
+    (("calibrate", "--epsilon", "inf", "--delta", 1e-5), "--epsilon must be finite"),
+    (("calibrate", "--epsilon", 1, "--delta", -0.5), "--delta must be in [0, 1), got -0.5"),
+]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"), BAD_OPTIONS, ids=[" ".join(map(str, args)) for args, _ in BAD_OPTIONS]
+)
+def test_bad_option_is_named(args, message):
+    result = invoke(*args)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("--help",), ("epsilon", "delta", "calibrate", "audit")),
+        (("epsilon", "--help"), ("--sampling-probability", "--num-steps", "Example")),
+        (("delta", "--help"), ("--epsilon", "--mechanism", "Example")),
+        (("calibrate", "--help"), ("--epsilon", "--delta", "Example")),
+        (("audit", "--help"), ("FILE", "--output", "reported_epsilon")),
+    ],
+)
+def test_help(args, expected):
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, list(args))
+    assert result.exit_code == 0
+    for text in expected:
+        assert text in result.stdout
+
+
+def test_version():
+    assert invoke("--version").stdout == f"jaxdp {jaxdp.__version__}\n"
+
+
+@pytest.mark.parametrize("value", [0.1, 2.51857639, 9.999999, 123456.7, 1e-300, 1e20, 5e-324, 12.0])
+@pytest.mark.parametrize("digits", [1, 2, 5, 12])
+def test_round_up_is_never_below_and_close(value, digits):
+    shown = float(round_up(value, digits))
+    assert value <= shown <= value * (1 + 10.0 ** (1 - digits)) * (1 + 1e-15)
+
+
+@pytest.mark.parametrize("value", [-0.1, -2.51857639, -730.123456789])
+def test_round_up_of_negative_numbers_goes_up(value):
+    assert value <= float(round_up(value)) <= value * (1 - 1e-5)
+
+
+def test_round_up_of_special_values():
+    assert [round_up(x) for x in (0.0, math.inf, -math.inf)] == ["0", "inf", "-inf"]
+    assert [json_number(x) for x in (0.5, math.inf, math.nan)] == [0.5, "inf", None]
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich", "pyarrow"])
+def test_without_its_extra_the_command_says_what_to_install(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from jaxdp.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 1
+    assert f"The command line needs {missing}: pip install 'jaxdp[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr

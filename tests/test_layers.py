@@ -1,0 +1,148 @@
+"""Dependencies run downwards only, and importing the library has no side effects."""
+
+import ast
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# module prefix -> floor (jaxdp._special is also jaxdp._special_gamma and jaxdp._special.x).
+# A module imports from floors below it, or from its own.
+FLOORS = {
+    "jaxdp._x64": 0,
+    "jaxdp._checks": 0,
+    "jaxdp._special": 0,
+    "jaxdp._roots": 0,
+    "jaxdp._hypergeometric": 0,
+    "jaxdp._divergences": 1,
+    "jaxdp._conversions": 1,
+    "jaxdp._mechanisms": 2,
+    "jaxdp._noise": 2,
+    "jaxdp._law": 3,
+    "jaxdp._queries": 4,
+    "jaxdp._methods": 4,
+    "jaxdp._amplification": 4,
+    "jaxdp._training": 5,
+    "jaxdp.cli": 6,
+}
+# The façades re-export; only what lies outside their own package may import them.
+FACADES = {"jaxdp", "calibrate"}
+# What the library may use beyond the standard library; the command line, these as well.
+LIBRARY = {"jax", "numpy", "optax"}
+CLI_ONLY = {"typer", "rich", "pyarrow", "matplotlib"}
+
+
+def _module_name(path: pathlib.Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {
+    _module_name(path): path
+    for package in ("jaxdp", "calibrate")
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+
+def _floor(module: str) -> int | None:
+    """The floor of the longest prefix that is listed."""
+    listed = [key for key in FLOORS if module == key or module.startswith((f"{key}.", f"{key}_"))]
+    return FLOORS[max(listed, key=len)] if listed else None
+
+
+def _imports(source: str, module: str, is_package: bool) -> set[str]:
+    """Every module that the source imports, those inside functions included."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                parts = parts[: len(parts) - node.level + is_package]
+                base = ".".join([*parts, base]) if base else ".".join(parts)
+            for alias in node.names:
+                name = f"{base}.{alias.name}"
+                found.add(name if name in MODULES else base)
+    return found
+
+
+def _violations(module: str, imported: set[str]) -> list[str]:
+    if module in FACADES:
+        return []
+    floor, package, in_cli = _floor(module), module.split(".")[0], _floor(module) == 6
+    problems = []
+    for other in sorted(imported):
+        top = other.split(".")[0]
+        if top == "calibrate" and package == "jaxdp" and not in_cli:
+            problems.append(f"{module} imports {other}: jaxdp is below calibrate")
+        elif other in FACADES and other == package and not in_cli:
+            problems.append(f"{module} imports its own façade")
+        elif top == "jaxdp" and other != "jaxdp":
+            above = _floor(other)
+            if floor is not None and above is not None and above > floor:
+                problems.append(f"{module} (floor {floor}) imports {other} (floor {above})")
+            if package == "calibrate" and above == 6:
+                problems.append(f"{module} imports the command line")
+        elif top not in sys.stdlib_module_names | LIBRARY | {"jaxdp", "calibrate"} and not (
+            in_cli and top in CLI_ONLY
+        ):
+            problems.append(f"{module} imports {other}, which is no dependency of the library")
+    return problems
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_imports_run_downwards(module):
+    path = MODULES[module]
+    imported = _imports(path.read_text(encoding="utf-8"), module, path.name == "__init__.py")
+    assert _violations(module, imported) == []
+
+
+@pytest.mark.parametrize("module", [m for m in sorted(MODULES) if m.startswith("jaxdp.")])
+def test_every_module_has_a_floor(module):
+    assert _floor(module) is not None, f"add {module} to FLOORS"
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "problem"),
+    [
+        ("jaxdp._special", "from jaxdp import _queries", "floor 4"),
+        ("jaxdp._roots", "import jaxdp._mechanisms._base as b", "floor 2"),
+        ("jaxdp._mechanisms._base", "from .. import _queries", "floor 4"),
+        ("jaxdp._mechanisms._base", "def f():\n    from .._queries import delta", "floor 4"),
+        ("jaxdp._queries", "from calibrate import solve", "below calibrate"),
+        ("jaxdp._queries", "from jaxdp import Gaussian", "façade"),
+        ("jaxdp._queries", "import scipy.stats", "no dependency"),
+        ("calibrate._solve", "from rich import print", "no dependency"),
+        ("calibrate._solve", "import jaxdp.cli", "command line"),
+    ],
+)
+def test_a_violation_is_found(module, source, problem):
+    (found,) = _violations(module, _imports(source, module, is_package=False))
+    assert problem in found
+
+
+def test_importing_changes_no_flag_and_loads_no_extra():
+    code = """
+import json, sys
+import jax, optax
+before, loaded = dict(jax.config.values), set(sys.modules)
+import jaxdp, calibrate
+after = dict(jax.config.values)
+tops = {name.split(".")[0] for name in set(sys.modules) - loaded}
+print(json.dumps({
+    "flags": [name for name in before if before[name] != after[name]],
+    "x64": after["jax_enable_x64"],
+    "extras": sorted(tops & set(sys.argv[1:])),
+}))
+"""
+    extras = ["typer", "rich", "pyarrow", "polars", "scipy", "matplotlib", "pandas"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *extras], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert json.loads(done.stdout) == {"flags": [], "x64": False, "extras": []}
