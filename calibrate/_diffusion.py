@@ -6,7 +6,7 @@ from jax.typing import ArrayLike
 
 from calibrate._minimize import Minimum
 from calibrate._solve import Status
-from jaxdp import _checks, _conversions, _divergences, _queries, _special, _x64
+from jaxdp import _answers, _checks, _conversions, _divergences, _special, _x64
 from jaxdp._mechanisms import OrnsteinUhlenbeck
 
 _MARGIN = 1e-12  # of mu at an (epsilon, delta) target: far above rounding, far below anything else
@@ -153,7 +153,7 @@ def _for_delta(epsilon, delta, norm, dimension, sensitivity, t):
     valid = valid & _checks.OPEN_DELTA.contains(delta)
     mu = _conversions._epsilon_delta_to_gdp(epsilon, delta)
     m, error = _best(mu, norm, dimension, sensitivity, t, _MARGIN)
-    achieved = _queries.delta_64(m, epsilon, "both")
+    achieved = _answers.delta(m, epsilon, "both")
     status = jnp.where(valid, float(Status.SOLVED), float(Status.INVALID))
     values = (m.theta, m.rho, error, epsilon, achieved)
     return (*(jnp.where(valid, value, jnp.nan) for value in values), status)

@@ -10,7 +10,7 @@ import optax
 from jax.typing import ArrayLike
 
 from calibrate._solve import Status, excess_over_target
-from jaxdp import _checks, _queries, _roots, _x64
+from jaxdp import _answers, _checks, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 
 _MARGIN = 0.5  # the search starts this far (in log parameters) outside the feasible set
@@ -148,7 +148,7 @@ def _minimize(
         jnp.isnan(slope).any() | ~_checks.DELTA.contains(delta), Status.INVALID, status
     )
     solved = status == Status.SOLVED
-    achieved = _queries.delta_64(mechanism, epsilon, direction)
+    achieved = _answers.delta(mechanism, epsilon, direction)
     outputs = [*jax.tree.leaves(params), objective(params, *args)]
     outputs = [jnp.where(solved, x, jnp.nan) for x in outputs]
     achieved = jnp.where(solved, achieved, jnp.nan)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _queries, _roots, _x64
+from jaxdp import _answers, _checks, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 
 # The search runs over log(value); without a bracket, between these values.
@@ -144,12 +144,12 @@ def excess_over_target(
     if not isinstance(m, Mechanism):
         raise TypeError(f"build must return a jaxdp mechanism, got {m!r}")
     pure = delta == 0.0
-    log_delta = _queries.log_delta_64(m, epsilon, direction)
+    log_delta = _answers.log_delta(m, epsilon, direction)
     uncertain = log_delta >= 0.0  # delta = 1
     curve = jnp.log(-jnp.log(jnp.where(pure, 0.5, delta))) - jnp.log(
         -jnp.where(uncertain, -1.0, log_delta)
     )
-    worst = _queries.max_loss_64(m, direction)
+    worst = _answers.max_loss(m, direction)
     least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
     return jnp.where(pure, least, jnp.where(uncertain, jnp.inf, curve)) + _MARGIN
 
@@ -203,6 +203,6 @@ def _solve(epsilon, delta, args, low, high, build, direction, bounded):
     log_value = jnp.where(at_end, end, sign * jnp.where(inside, root, 0.0))
     value = jnp.where(solved, jnp.exp(log_value), jnp.nan)
     mechanism = build(jnp.exp(jnp.where(solved, log_value, start)), *args)
-    achieved = jnp.where(solved, _queries.delta_64(mechanism, epsilon, direction), jnp.nan)
+    achieved = jnp.where(solved, _answers.delta(mechanism, epsilon, direction), jnp.nan)
     falls = jnp.where(sign < 0.0, 1.0, 0.0)
     return value, value, falls, epsilon, achieved, status.astype(jnp.float64)

@@ -29,16 +29,24 @@ def epsilon_at_order(moment: jax.Array, alpha: jax.Array, log_delta: jax.Array) 
     return (moment - log_delta - jnp.log(alpha)) / a1 + jnp.log1p(-1.0 / alpha)
 
 
-def minimise_over_orders(objective: Callable[[jax.Array], jax.Array]) -> jax.Array:
+def minimise_over_orders(
+    objective: Callable[[jax.Array], jax.Array], orders: tuple[float, ...] | None = None
+) -> jax.Array:
     """min over real alpha > 1 of the objective; every order is valid, so any minimum found is.
 
-    The minimiser is found without derivatives and frozen; by the envelope theorem the gradient of
-    the objective at it is the gradient of the minimum.
+    With `orders`, the minimum over those. Else the minimiser is found without derivatives and
+    frozen; by the envelope theorem the gradient there is the gradient of the minimum.
     """
 
-    def at(t):
-        value = objective(1.0 + jnp.exp(t))
+    def number(alpha):
+        value = objective(alpha)
         return jnp.where(jnp.isnan(value), jnp.inf, value)
+
+    if orders is not None:
+        return jnp.min(jax.vmap(number)(jnp.asarray(orders, jnp.float64)))
+
+    def at(t):
+        return number(1.0 + jnp.exp(t))
 
     def best(nodes):
         values = jax.lax.stop_gradient(jax.vmap(at)(nodes))
@@ -58,24 +66,34 @@ def minimise_over_orders(objective: Callable[[jax.Array], jax.Array]) -> jax.Arr
     return at(jax.lax.stop_gradient(t))
 
 
+def _inflate(moment: jax.Array) -> jax.Array:
+    return moment + _MOMENT_SLACK * jnp.abs(moment)
+
+
 def best_log_delta(
-    moment: Callable[[jax.Array], jax.Array], log_failure: jax.Array, epsilon: jax.Array
+    moment: Callable[[jax.Array], jax.Array],
+    log_failure: jax.Array,
+    epsilon: jax.Array,
+    orders: tuple[float, ...] | None = None,
 ) -> jax.Array:
     """Upper bound on log H at any real epsilon from all orders, plus the mass at infinite loss."""
     value = minimise_over_orders(
-        lambda a: log_delta_at_order((1.0 + _MOMENT_SLACK) * moment(a), a, epsilon)
+        lambda a: log_delta_at_order(_inflate(moment(a)), a, epsilon), orders
     )
     return jnp.logaddexp(jnp.minimum(value, 0.0) + _MOMENT_SLACK, log_failure)
 
 
 def best_epsilon(
-    moment: Callable[[jax.Array], jax.Array], log_failure: jax.Array, log_delta: jax.Array
+    moment: Callable[[jax.Array], jax.Array],
+    log_failure: jax.Array,
+    log_delta: jax.Array,
+    orders: tuple[float, ...] | None = None,
 ) -> jax.Array:
     """Upper bound on epsilon >= 0 at delta from all orders; inf if delta <= the failure mass."""
     feasible = log_failure < log_delta
     rest = log_delta + _special.log1mexp(jnp.where(feasible, log_failure - log_delta, -1.0))
     value = minimise_over_orders(
-        lambda a: epsilon_at_order((1.0 + _MOMENT_SLACK) * moment(a), a, rest - _MOMENT_SLACK)
+        lambda a: epsilon_at_order(_inflate(moment(a)), a, rest - _MOMENT_SLACK), orders
     )
     return jnp.where(feasible, jnp.maximum(value, 0.0), jnp.inf)
 

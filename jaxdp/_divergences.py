@@ -20,6 +20,7 @@ from jaxdp import _special as special
 
 # Rounding allowance of certified values, in multiples of one unit roundoff per elementary step.
 SLACK = 2.0**-52
+_TINY = 2.3e-308  # just above the smallest normal float64: what is below may be flushed to 0
 
 
 def log_positive(x: jax.Array) -> jax.Array:
@@ -29,8 +30,15 @@ def log_positive(x: jax.Array) -> jax.Array:
 
 
 def exp_up(log_value: jax.Array) -> jax.Array:
-    """e^log_value for log_value <= 0, rounded up: never below the exact exponential."""
-    return jnp.minimum(jnp.exp(log_value) * (1.0 + 4.0 * SLACK), 1.0)
+    """e^log_value for log_value <= 0, rounded up: never below the exact one, and 0 only at -inf."""
+    value = jnp.minimum(jnp.exp(log_value) * (1.0 + 4.0 * SLACK), 1.0)
+    return jnp.where(value < _TINY, jnp.where(jnp.isneginf(log_value), 0.0, _TINY), value)
+
+
+def exp_down(log_value: jax.Array) -> jax.Array:
+    """e^log_value for log_value <= 0, rounded down: never above the exact exponential."""
+    value = jnp.exp(log_value) * (1.0 - 4.0 * SLACK)
+    return jnp.where(value < _TINY, 0.0, value)
 
 
 def rate_from_excess(excess: jax.Array, s: jax.Array) -> jax.Array:
@@ -161,7 +169,7 @@ def _log_add(*logs: jax.Array) -> jax.Array:
     return special.logsumexp(jnp.stack(jnp.broadcast_arrays(*logs)), axis=0)
 
 
-# --- finite: randomised response and the worst (epsilon, delta) pair --------------------------------
+# --- randomised response and the worst (epsilon, delta) pair -------------------------------------
 
 
 def approximate_dp_log_hockey_stick(

@@ -4,23 +4,25 @@ from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdp import _special
 from jaxdp._special_gamma import EULER_GAMMA, log_gamma, log_gamma_ratio
 
-_DEBYE_TERMS = 18
-_DEBYE_FROM = 30.0  # sqrt(nu^2 + x^2) from which the uniform expansion reaches 1e-15
-_SERIES_TERMS = 66
+_DEBYE_TERMS = 14
+_DEBYE_FROM = 50.0  # sqrt(nu^2 + x^2) from which the uniform expansion reaches 1e-16
+_SERIES_TERMS = 90
 
 
-def _debye_polynomials() -> list[list[float]]:
-    """Coefficients in p^2 of U_k(p)/p^k, exactly (DLMF 10.41.9).
+def _debye_polynomials() -> np.ndarray:
+    """Coefficients in p^2 of U_k(p)/p^k, one row each, exactly (DLMF 10.41.9).
 
     U_{k+1} = p^2 (1 - p^2) U_k'/2 + (1/8) int_0^p (1 - 5 t^2) U_k dt.
     """
-    polynomial, table = {0: Fraction(1)}, []
+    polynomial, table = {0: Fraction(1)}, np.zeros((_DEBYE_TERMS, _DEBYE_TERMS))
     for k in range(_DEBYE_TERMS):
-        table.append([float(polynomial.get(k + 2 * i, 0)) for i in range(k + 1)])
+        for i in range(k + 1):
+            table[k, i] = float(polynomial.get(k + 2 * i, 0))
         following: dict[int, Fraction] = {}
         for power, c in polynomial.items():
             for shift, factor in (
@@ -32,38 +34,83 @@ def _debye_polynomials() -> list[list[float]]:
     return table
 
 
-_DEBYE = _debye_polynomials()
+_DEBYE = _debye_polynomials()[1:]
+
+
+def _log_debye_series(w: jax.Array, p2: jax.Array) -> jax.Array:
+    """log(1 + sum_{k >= 1} U_k(p)/nu^k), p = nu/w, 1/nu^k = (p/w)^k / p^k."""
+
+    def row(k, total):
+        coefficients = jnp.asarray(_DEBYE, jnp.float64)[_DEBYE_TERMS - 2 - k]
+        value = jnp.zeros_like(p2)
+        for i in range(_DEBYE_TERMS - 1, -1, -1):
+            value = coefficients[i] + p2 * value
+        return (value + total) / w
+
+    zero = jnp.zeros_like(w)
+    return jnp.log1p(jax.lax.fori_loop(0, _DEBYE_TERMS - 1, row, zero))
+
+
+def _log_power_series(nu: jax.Array, x: jax.Array) -> jax.Array:
+    """log sum_m (x^2/4)^m/(m! (nu + 1)_m), a sum of positive terms."""
+    quarter = 0.25 * x * x
+
+    def term(i, total):
+        m = 1.0 * _SERIES_TERMS - i
+        return (1.0 + total) * quarter / (m * (nu + m))
+
+    zero = jnp.zeros_like(nu * quarter)
+    return jnp.log1p(jax.lax.fori_loop(0, _SERIES_TERMS, term, zero))
 
 
 def log_bessel_i(nu: jax.Array, x: jax.Array) -> jax.Array:
     """log(e^{-x} I_nu(x)) for nu >= 0, x > 0.
 
-    Debye's uniform expansion (DLMF 10.41.3) where w = sqrt(nu^2 + x^2) >= 30,
+    Debye's uniform expansion (DLMF 10.41.3) where w = sqrt(nu^2 + x^2) >= 50,
 
         e^{-x} I_nu(x) = exp(nu^2/(w + x) - nu asinh(nu/x)) / sqrt(2 pi w) sum_k U_k(nu/w)/nu^k,
 
     and the power series, a sum of positive terms, below.
     """
+    nu, x = jnp.broadcast_arrays(nu, x)
     w = jnp.sqrt(nu * nu + x * x)
     far = w >= _DEBYE_FROM
     nu_far, x_far = jnp.where(far, nu, 0.0), jnp.where(far, x, _DEBYE_FROM)
     w_far = jnp.where(far, w, _DEBYE_FROM)
-    u, p2 = 1.0 / w_far, (nu_far / w_far) ** 2
-    series = jnp.zeros_like(u)
-    for row in reversed(_DEBYE):
-        value = jnp.zeros_like(u)
-        for c in reversed(row):
-            value = c + p2 * value
-        series = value + u * series
+    series = _log_debye_series(w_far, (nu_far / w_far) ** 2)
     exponent = nu_far * (nu_far / (w_far + x_far) - jnp.arcsinh(nu_far / x_far))
-    uniform = exponent - 0.5 * jnp.log(w_far) - _special.LOG_SQRT_2PI + jnp.log(series)
+    uniform = exponent - 0.5 * jnp.log(w_far) - _special.LOG_SQRT_2PI + series
     order, y = jnp.where(far, 0.0, nu), jnp.where(far, 1.0, x)
-    quarter = 0.25 * y * y
-    total = jnp.ones_like(y)
-    for m in range(_SERIES_TERMS, 0, -1):
-        total = 1.0 + total * quarter / (m * (order + m))
-    power = order * (jnp.log(y) - _special.LOG_2) - y - log_gamma(order + 1.0) + jnp.log(total)
-    return jnp.where(far, uniform, power)
+    power = order * (jnp.log(y) - _special.LOG_2) - y - log_gamma(order + 1.0)
+    return jnp.where(far, uniform, power + _log_power_series(order, y))
+
+
+def log_bessel_i_ratio(nu: jax.Array, d: jax.Array, x: jax.Array) -> jax.Array:
+    """log(I_nu(x)/I_{nu+d}(x)) >= 0 for nu, d >= 0, x > 0, without subtracting large logarithms.
+
+    The exponents of Debye's expansion at nu and nu + d = v differ by
+
+        d asinh(v/x) - d (nu + v)/(w + w') + nu asinh(d (nu + v)/(v w + nu w')),
+
+    w = sqrt(nu^2 + x^2), w' = sqrt(v^2 + x^2).
+    """
+    nu, d, x = jnp.broadcast_arrays(nu, d, x)
+    far = jnp.sqrt(nu * nu + x * x) >= _DEBYE_FROM
+    low, y = jnp.where(far, nu, 0.0), jnp.where(far, x, _DEBYE_FROM)
+    high = low + d
+    w_low, w_high = jnp.sqrt(low * low + y * y), jnp.sqrt(high * high + y * y)
+    both = low + high
+    cross = jnp.maximum(high * w_low + low * w_high, 1e-300)
+    exponent = d * jnp.arcsinh(high / y) - d * both / (w_low + w_high)
+    exponent = exponent + low * jnp.arcsinh(d * both / cross)
+    series = _log_debye_series(
+        jnp.stack([w_low, w_high]), jnp.stack([(low / w_low) ** 2, (high / w_high) ** 2])
+    )
+    uniform = exponent + 0.25 * jnp.log1p(d * both / (w_low * w_low)) + series[0] - series[1]
+    order, z = jnp.where(far, 0.0, nu), jnp.where(far, 1.0, x)
+    terms = _log_power_series(jnp.stack([order, order + d]), z)
+    power = d * (_special.LOG_2 - jnp.log(z)) + log_gamma_ratio(order + 1.0, d)
+    return jnp.where(far, uniform, power + terms[0] - terms[1])
 
 
 _NODES = 128

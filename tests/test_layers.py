@@ -25,6 +25,8 @@ FLOORS = {
     "jaxdp._law": 3,
     "jaxdp._queries": 4,
     "jaxdp._methods": 4,
+    "jaxdp._numerical": 4,
+    "jaxdp._answers": 4,
     "jaxdp._amplification": 4,
     "jaxdp._training": 5,
     "jaxdp.cli": 6,

@@ -1,5 +1,8 @@
 """What every query promises on any mechanism: directions, broadcasting, the read-outs."""
 
+import functools
+import types
+
 import jax
 import numpy as np
 import pytest
@@ -15,87 +18,96 @@ def x64():
 
 
 SAMPLED = jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.3)
-MECHANISMS = {
-    "gaussian": jaxdp.Gaussian(0.8),
+EXACT = {
+    "gaussian": jaxdp.OrnsteinUhlenbeck(0.4, 0.9, 0.5),
     "laplace": jaxdp.Laplace(1.3),
-    "randomized_response": jaxdp.RandomizedResponse(1.1),
     "approximate": jaxdp.ApproximateDP(0.7, 0.05),
-    "brownian": jaxdp.Brownian(0.4),
-    "ou": jaxdp.OrnsteinUhlenbeck(0.4, 0.9, 0.5),
     "sampled": SAMPLED,
+}
+BOUNDED = {
     "repeated": jaxdp.Repeated(SAMPLED, 4),
     "composed": jaxdp.Composed([jaxdp.Laplace(1.0), jaxdp.Gaussian(2.0)]),
 }
-every_mechanism = pytest.mark.parametrize("m", MECHANISMS.values(), ids=MECHANISMS.keys())
+MECHANISMS = EXACT | BOUNDED
+every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+every_exact_mechanism = pytest.mark.parametrize("name", EXACT)
+
+DIRECTIONS = ("add", "remove", "both")
+LEVELS = np.linspace(0.125, 4.0, 32)  # e^epsilon, evenly spaced
+EPSILONS = np.concatenate([np.log(LEVELS), -np.log(LEVELS)])
+ORDERS = np.array([1.0, 1.7, 9.0])
+DELTAS = np.array([0.2, 0.08, 0.055])
+RATES = np.linspace(0.0, 1.0, 17)
+
+
+@functools.cache
+def readings(name):
+    """Every query of one mechanism, evaluated once for the whole file."""
+    m = MECHANISMS[name]
+    return types.SimpleNamespace(
+        curve={d: np.asarray(jaxdp.hockey_stick(m, EPSILONS, direction=d)) for d in DIRECTIONS},
+        renyi={d: np.asarray(jaxdp.renyi(m, ORDERS, direction=d)) for d in DIRECTIONS},
+        epsilon={d: np.asarray(jaxdp.epsilon(m, DELTAS, direction=d)) for d in DIRECTIONS},
+        delta=np.asarray(jaxdp.delta(m, EPSILONS)),
+        log_delta=np.asarray(jaxdp.log_delta(m, EPSILONS)),
+        tradeoff=np.asarray(jaxdp.tradeoff(m, RATES)),
+        advantage=float(jaxdp.advantage(m)),
+    )
 
 
 @every_mechanism
-def test_both_is_the_larger_direction(m):
+def test_both_is_the_larger_direction(name):
     """Breaks when a direction is read from the other end of the law or maximised early."""
-    eps = np.array([-1.0, -0.2, 0.0, 0.3, 1.5])
-    for query, argument in (
-        (jaxdp.hockey_stick, eps),
-        (jaxdp.delta, eps),
-        (jaxdp.log_delta, eps),
-        (jaxdp.renyi, np.array([1.0, 1.7, 9.0])),
-        (jaxdp.epsilon, np.array([0.3, 0.06, 0.051])),
-    ):
-        add, remove, both = (
-            np.asarray(query(m, argument, direction=d)) for d in ("add", "remove", "both")
-        )
-        np.testing.assert_allclose(both, np.maximum(add, remove), rtol=1e-10)
+    read = readings(name)
+    for by in (read.curve, read.renyi, read.epsilon):
+        np.testing.assert_allclose(by["both"], np.maximum(by["add"], by["remove"]), rtol=1e-10)
 
 
 @every_mechanism
-def test_the_upper_bounds_agree(m):
+def test_the_upper_bounds_agree(name):
     """Breaks when delta, log_delta and hockey_stick are three different curves."""
-    eps = np.array([-1.0, -0.2, 0.0, 0.3, 1.5])
-    exact, bound = np.asarray(jaxdp.hockey_stick(m, eps)), np.asarray(jaxdp.delta(m, eps))
-    assert np.all(bound >= exact * (1 - 1e-14))
-    np.testing.assert_allclose(bound, exact, rtol=1e-11, atol=1e-300)
-    np.testing.assert_allclose(np.exp(jaxdp.log_delta(m, eps)), bound, rtol=1e-11)
+    read = readings(name)
+    assert np.all(read.delta >= read.curve["both"] * (1 - 1e-14))
+    np.testing.assert_allclose(read.delta, read.curve["both"], rtol=1e-11, atol=1e-300)
+    np.testing.assert_allclose(np.exp(read.log_delta), read.delta, rtol=1e-11)
 
 
 @every_mechanism
-def test_epsilon_inverts_delta(m):
+def test_epsilon_inverts_delta(name):
     """Breaks when delta at the returned epsilon exceeds the target, or epsilon has much slack."""
-    target = np.array([0.2, 0.08, 0.055])
-    eps = np.asarray(jaxdp.epsilon(m, target))
+    eps = readings(name).epsilon["both"]
     assert np.all(eps >= 0)
-    assert np.all(np.asarray(jaxdp.delta(m, eps)) <= target * (1 + 1e-9))
-    inside = eps > 0
-    assert np.all(np.asarray(jaxdp.delta(m, eps * (1 - 1e-6)))[inside] > target[inside] * 0.9)
+    m = MECHANISMS[name]
+    at, before = np.asarray(jaxdp.delta(m, np.stack([eps, eps * (1 - 1e-6)])))
+    assert np.all(at <= DELTAS * (1 + 1e-9))
+    assert np.all(before[eps > 0] > (DELTAS * 0.9)[eps > 0])
 
 
-@every_mechanism
-def test_a_single_step_swaps_direction_under_inversion(m):
-    """Breaks when H_g(P|Q) = 1 - g + g H_{1/g}(Q|P) fails: the directions are not one law."""
-    if isinstance(m, jaxdp.Repeated | jaxdp.Composed):
-        m = jaxdp.Composed([m.mechanism if isinstance(m, jaxdp.Repeated) else m.mechanisms[0]])
-    eps = np.array([-2.0, -0.4, 0.0, 0.7, 1.6])
-    g = np.exp(eps)
+@every_exact_mechanism
+def test_directions_are_one_law(name):
+    """Breaks when H_g(P|Q) = 1 - g + g H_{1/g}(Q|P) fails."""
+    curve, g = readings(name).curve, np.exp(EPSILONS)
     for one, other in (("remove", "add"), ("add", "remove")):
-        left = jaxdp.hockey_stick(m, eps, direction=one)
-        right = -np.expm1(eps) + g * jaxdp.hockey_stick(m, -eps, direction=other)
-        np.testing.assert_allclose(left, right, rtol=1e-11, atol=1e-13)
+        mirrored = np.roll(curve[other], LEVELS.size)  # the curve at -epsilon
+        np.testing.assert_allclose(curve[one], 1 - g + g * mirrored, rtol=1e-10, atol=1e-13)
 
 
 @every_mechanism
-def test_advantage_is_delta_at_zero(m):
+def test_advantage_is_delta_at_zero(name):
     """Breaks when the attack advantage is not the total variation distance."""
-    np.testing.assert_allclose(jaxdp.advantage(m), jaxdp.delta(m, 0.0), rtol=1e-13)
+    at_zero = readings(name).delta[LEVELS.tolist().index(1.0)]
+    np.testing.assert_allclose(readings(name).advantage, at_zero, rtol=1e-12)
 
 
 @every_mechanism
-def test_curve_is_convex_in_e_to_the_epsilon(m):
-    """Breaks when the curve is not a hockey-stick curve: convex, falling, above 1 - g, below 1."""
-    g = np.linspace(0.05, 4.0, 41)
+def test_curve_is_a_hockey_stick_curve(name):
+    """Breaks when a curve rises, leaves [max(0, 1 - g), 1], or an exact one is not convex in g."""
     for direction in ("add", "remove"):
-        h = np.asarray(jaxdp.hockey_stick(m, np.log(g), direction=direction))
+        h = readings(name).curve[direction][: LEVELS.size]
         assert np.all(np.diff(h) <= 1e-13)
-        assert np.all(h >= 1 - g - 1e-13)
-        assert np.all((h >= 0) & (h <= 1))
-        if not isinstance(m, jaxdp.Repeated | jaxdp.Composed):  # an upper bound need not be convex
+        assert np.all(h >= np.maximum(0, 1 - LEVELS) - 1e-13)
+        assert np.all(h <= 1)
+        if name in EXACT:  # an upper bound need not be convex
             assert np.all(np.diff(h, 2) >= -1e-13)
 
 
@@ -113,83 +125,75 @@ def test_tradeoff_of_the_gaussian():
 
 def laplace_tradeoff(x, fpr):
     """Dong, Roth & Su 2022, Proposition A.6 (three pieces)."""
-    low, high = np.exp(-x) / 2, 0.5
+    low = np.exp(-x) / 2
+    middle = np.exp(-x) / (4 * np.maximum(fpr, low))
     return np.where(
-        fpr < low,
-        1 - np.exp(x) * fpr,
-        np.where(fpr <= high, np.exp(-x) / (4 * np.maximum(fpr, low)), np.exp(-x) * (1 - fpr)),
+        fpr < low, 1 - np.exp(x) * fpr, np.where(fpr <= 0.5, middle, np.exp(-x) * (1 - fpr))
     )
 
 
 def test_tradeoff_of_laplace():
     """Breaks when one of the three pieces of the curve is missing."""
-    fpr = np.linspace(0.0, 1.0, 41)
-    got = np.asarray(jaxdp.tradeoff(jaxdp.Laplace(1.0), fpr))
-    np.testing.assert_allclose(got, laplace_tradeoff(1.0, fpr), rtol=1e-6, atol=1e-15)
+    want = laplace_tradeoff(1 / 1.3, RATES)
+    np.testing.assert_allclose(readings("laplace").tradeoff, want, rtol=1e-6, atol=1e-12)
 
 
 def test_tradeoff_of_approximate_dp():
     """Breaks when the (eps, delta) region loses one of its two sides."""
-    fpr, e = np.linspace(0.0, 1.0, 41), np.exp(0.7)
-    want = np.maximum(0, np.maximum(0.95 - e * fpr, (0.95 - fpr) / e))
-    got = np.asarray(jaxdp.tradeoff(jaxdp.ApproximateDP(0.7, 0.05), fpr))
-    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-12)
+    e = np.exp(0.7)
+    want = np.maximum(0, np.maximum(0.95 - e * RATES, (0.95 - RATES) / e))
+    np.testing.assert_allclose(readings("approximate").tradeoff, want, rtol=1e-6, atol=1e-12)
 
 
 @every_mechanism
-def test_tradeoff_agrees_with_the_curve(m):
-    """Breaks when some (eps, delta) line lies above the reported trade-off by more than rounding."""
-    fpr = np.linspace(0.02, 0.98, 13)
-    got = np.asarray(jaxdp.tradeoff(m, fpr))
-    eps = np.linspace(-4.0, 4.0, 81)[:, None]
-    lines = 1 - np.exp(eps) * fpr - np.asarray(jaxdp.delta(m, eps))
-    assert np.all(got >= np.maximum(lines.max(0), 0) - 1e-6)
-    assert np.all(got <= 1 - fpr)
-    assert np.all(np.diff(got) <= 1e-12)
-
-
-@every_mechanism
-def test_advantage_is_the_best_point_of_the_tradeoff(m):
-    """Breaks when max(TPR - FPR) read off the trade-off differs from the advantage."""
-    fpr = np.linspace(0.0, 1.0, 401)
-    best = (1 - fpr - np.asarray(jaxdp.tradeoff(m, fpr))).max()
-    advantage = float(jaxdp.advantage(m))
-    assert best <= advantage * (1 + 1e-6)
-    assert best >= advantage - 5e-3
+def test_tradeoff_is_the_envelope_of_the_curve(name):
+    """Breaks when some (eps, delta) line lies above the trade-off, or it is no trade-off curve."""
+    read = readings(name)
+    lines = 1 - np.exp(EPSILONS)[:, None] * RATES - read.delta[:, None]
+    assert np.all(read.tradeoff >= np.maximum(lines.max(0), 0) - 1e-6)
+    assert np.all(read.tradeoff <= 1 - RATES)
+    assert np.all(np.diff(read.tradeoff) <= 1e-12)
+    assert np.all(1 - RATES - read.tradeoff <= read.advantage * (1 + 1e-6))
 
 
 # Shapes
 
 
-def test_parameters_broadcast_against_the_argument():
+@pytest.mark.parametrize(
+    ("query", "argument"),
+    [
+        (jaxdp.delta, [0.1, 1.0]),
+        (jaxdp.epsilon, [1e-3, 1e-2]),
+        (jaxdp.renyi, [1.1, 2.0]),
+        (jaxdp.tradeoff, [0.05, 0.2]),
+    ],
+)
+def test_parameters_broadcast_against_the_argument(query, argument):
     """Breaks when a query does not broadcast like numpy, or changes a value by doing so."""
-    sigma, eps = np.array([[0.5], [1.0], [3.0]]), np.array([0.1, 1.0])
-    m = jaxdp.Gaussian(sigma)
-    for query, argument in (
-        (jaxdp.delta, eps),
-        (jaxdp.epsilon, eps / 100),
-        (jaxdp.renyi, 1 + eps),
-        (jaxdp.tradeoff, eps / 2),
-    ):
-        got = query(m, argument)
-        assert got.shape == (3, 2)
-        one = query(jaxdp.Gaussian(1.0), argument[1])
-        assert one.shape == ()
-        np.testing.assert_allclose(got[1, 1], one, rtol=1e-12)
-    assert jaxdp.advantage(m).shape == (3, 1)
+    sigma, argument = np.array([[0.5], [1.0], [3.0]]), np.array(argument)
+    got, one = query(jaxdp.Gaussian(sigma), argument), query(jaxdp.Gaussian(1.0), argument[1])
+    assert (got.shape, one.shape) == ((3, 2), ())
+    np.testing.assert_allclose(got[1, 1], one, rtol=1e-9)
 
 
 def test_stacked_parameters_inside_combinators():
     """Breaks when a combinator's count or probability does not broadcast with what it holds."""
-    q, count = np.array([0.01, 0.1]), np.array([[10.0], [100.0], [1000.0]])
-    run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(2.0), q), count)
-    got = jaxdp.epsilon(run, 1e-5)
-    assert got.shape == (3, 2)
-    one = jaxdp.epsilon(jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(2.0), 0.1), 100.0), 1e-5)
-    np.testing.assert_allclose(got[1, 1], one, rtol=1e-9)
+    q, count = np.array([0.01, 0.1]), np.array([[10.0], [1000.0]])
+
+    def run(q, count):
+        return jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Laplace(2.0), q), count)
+
+    got, one = jaxdp.epsilon(run(q, count), 1e-5), jaxdp.epsilon(run(0.1, 10.0), 1e-5)
+    assert (got.shape, one.shape) == ((2, 2), ())
+    np.testing.assert_allclose(got[0, 1], one, rtol=1e-9)
 
 
-def test_empty_arrays():
+def test_advantage_has_the_shape_of_the_parameters():
+    """Breaks when a query without an argument forgets the parameters' shape."""
+    assert jaxdp.advantage(jaxdp.Gaussian(np.ones((3, 1)), np.ones(2))).shape == (3, 2)
+
+
+@pytest.mark.parametrize("query", [jaxdp.delta, jaxdp.epsilon, jaxdp.renyi, jaxdp.tradeoff])
+def test_empty_arrays(query):
     """Breaks when a query of no points is an error."""
-    assert jaxdp.delta(jaxdp.Gaussian(1.0), np.zeros((0,))).shape == (0,)
-    assert jaxdp.epsilon(jaxdp.Gaussian(1.0), np.zeros((0, 3))).shape == (0, 3)
+    assert query(jaxdp.Gaussian(1.0), np.zeros((0, 3))).shape == (0, 3)

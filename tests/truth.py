@@ -65,6 +65,8 @@ def laplace(x, eps):
 @working()
 def randomized_response(e0, eps):
     """(P - gQ)_+ summed over the two answers."""
+    if eps >= e0:
+        return mp.mpf(0)
     p, g = mp.exp(e0) / (1 + mp.exp(e0)), mp.exp(eps)
     return max(p - g * (1 - p), 0) + max((1 - p) - g * p, 0)
 

@@ -13,4 +13,5 @@ from jaxdp._mechanisms._gaussian import Brownian as Brownian
 from jaxdp._mechanisms._gaussian import Gaussian as Gaussian
 from jaxdp._mechanisms._gaussian import OrnsteinUhlenbeck as OrnsteinUhlenbeck
 from jaxdp._mechanisms._laplace import Laplace as Laplace
+from jaxdp._mechanisms._replace import replace_one as replace_one
 from jaxdp._mechanisms._sampling import PoissonSampled as PoissonSampled

@@ -1,11 +1,15 @@
 """From a mechanism to its hockey-stick curve: exact for one step, else by Rényi divergences."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from jaxdp import _conversions
 from jaxdp._mechanisms._base import Base, Direction, Mechanism, Term
 from jaxdp._mechanisms._gaussian import GaussianDP, GaussianFamily
+
+Orders = tuple[float, ...] | None
 
 
 def canonical_terms(m: Mechanism) -> list[Term]:
@@ -50,25 +54,32 @@ def log_curve(
     return renyi_log_curve(m, epsilon, direction)
 
 
-def renyi_log_curve(m: Mechanism, epsilon: jax.Array, direction: Direction) -> jax.Array:
-    """Upper bound on log H from all Rényi orders."""
+def renyi_log_curve(
+    m: Mechanism, epsilon: jax.Array, direction: Direction, orders: Orders = None
+) -> jax.Array:
+    """Upper bound on log H from the best of the given Rényi orders, or of all."""
     value = _conversions.best_log_delta(
-        lambda alpha: log_moment(m, alpha, direction), m._log_failure(direction), epsilon
+        lambda alpha: log_moment(m, alpha, direction), m._log_failure(direction), epsilon, orders
     )
     return jnp.minimum(value, 0.0)
 
 
-def renyi_epsilon(m: Mechanism, log_delta: jax.Array, direction: Direction) -> jax.Array:
-    """Upper bound on epsilon >= 0 at delta from all Rényi orders."""
+def renyi_epsilon(
+    m: Mechanism, log_delta: jax.Array, direction: Direction, orders: Orders = None
+) -> jax.Array:
+    """Upper bound on epsilon >= 0 at delta from the best of the given Rényi orders, or of all."""
     return _conversions.best_epsilon(
-        lambda alpha: log_moment(m, alpha, direction), m._log_failure(direction), log_delta
+        lambda alpha: log_moment(m, alpha, direction), m._log_failure(direction), log_delta, orders
     )
 
 
-def worst(m: Mechanism, direction: str, function) -> jax.Array:
-    """The larger of function(direction) over the directions asked for; one if they agree."""
+def worst(
+    m: Mechanism, direction: str, values: Callable[[Direction], tuple[jax.Array, ...]]
+) -> tuple[jax.Array, ...]:
+    """The larger of the values over the directions asked for; one direction if they agree."""
     if direction != "both":
-        return function(direction)
+        return values(direction)  # pyright: ignore[reportArgumentType]
     if m._symmetric():
-        return function("remove")
-    return jnp.maximum(function("remove"), function("add"))
+        return values("remove")
+    pairs = zip(values("remove"), values("add"), strict=True)
+    return tuple(jnp.maximum(a, b) for a, b in pairs)

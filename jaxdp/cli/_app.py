@@ -303,7 +303,7 @@ def _show(runs: _table.Runs, result: _audit.Audit) -> None:
         ("reported epsilon", "right"),
         ("certified epsilon", "right"),
         ("sigma for reported", "right"),
-        ("reported", "left"),
+        ("verdict", "left"),
     ]
     rows = [
         (

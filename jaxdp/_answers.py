@@ -1,0 +1,186 @@
+"""Answers for float64 scalars, inside the island: one direction, one method, then the worse.
+
+`side` is +1 for a certified upper bound, -1 for a certified lower bound and 0 for the nearest value
+(closed forms only). The true value of direction "both" is the larger of the two directions, so both
+its bounds are larger ones of two.
+"""
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+
+from jaxdp import _checks, _divergences, _numerical, _roots
+from jaxdp._mechanisms import Direction, Mechanism, _curve
+from jaxdp._methods import Analytic, Method, Numerical, Renyi
+
+Side = Literal[-1, 0, 1]
+_ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
+
+
+def resolve(m: Mechanism, method: Method | None) -> Method:
+    """The method that answers for m: the closed form where it is exact, else the engine.
+
+    A Poisson-subsampled composition has no one-step law; it is bounded by Rényi divergences.
+    """
+    if method is None:
+        if _curve.is_exact(m):
+            return Analytic()
+        return Numerical() if _numerical.has_law(m) else Renyi()
+    if isinstance(method, Analytic) and not _curve.is_exact(m):
+        raise ValueError("method: this mechanism has no closed form, use Numerical() or Renyi()")
+    if isinstance(method, Numerical) and not _numerical.has_law(m):
+        raise ValueError("method: a Poisson-subsampled composition has no one-step law")
+    return method
+
+
+def _log_delta(
+    m: Mechanism, epsilon: jax.Array, d: Direction, method: Method, sides: tuple[Side, ...]
+) -> tuple[jax.Array, ...]:
+    if isinstance(method, Numerical):
+        return _numerical.log_delta(m, epsilon, d, sides, method.grid_size)
+    if isinstance(method, Renyi):
+        upper = _curve.renyi_log_curve(m, epsilon, d, method.orders)
+        return tuple(upper if side >= 0 else jnp.full_like(upper, -jnp.inf) for side in sides)
+    slack = _divergences.SLACK
+    return tuple(_curve.log_curve(m, epsilon, d, side * slack) for side in sides)
+
+
+def log_deltas(
+    m: Mechanism,
+    epsilon: jax.Array,
+    direction: str,
+    method: Method | None,
+    sides: tuple[Side, ...],
+) -> tuple[jax.Array, ...]:
+    """log delta at any real epsilon, one value for each side; nan outside the domain."""
+    chosen = resolve(m, method)
+    values = _curve.worst(m, direction, lambda d: _log_delta(m, epsilon, d, chosen, sides))
+    return tuple(jnp.where(m._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
+
+
+def log_delta(
+    m: Mechanism, epsilon: jax.Array, direction: str, method: Method | None = None
+) -> jax.Array:
+    """Certified upper bound on log delta."""
+    return log_deltas(m, epsilon, direction, method, (1,))[0]
+
+
+def delta(
+    m: Mechanism, epsilon: jax.Array, direction: str, method: Method | None = None
+) -> jax.Array:
+    """Certified upper bound on delta."""
+    return _divergences.exp_up(log_delta(m, epsilon, direction, method))
+
+
+def max_loss(m: Mechanism, direction: str) -> jax.Array:
+    """The max divergence D_inf, which is the pure-DP epsilon."""
+
+    def one(d: Direction) -> tuple[jax.Array]:
+        low, high = m._loss_range()
+        value = high if d == "remove" else -low
+        return (jnp.where(m._log_failure(d) > -jnp.inf, jnp.inf, value),)
+
+    return _curve.worst(m, direction, one)[0]
+
+
+def _exact_epsilon(
+    m: Mechanism, log_target: jax.Array, d: Direction, sides: tuple[Side, ...]
+) -> tuple[jax.Array, ...]:
+    """The root of the closed-form curve: above it for side 1, below it for side -1."""
+    feasible = m._log_failure(d) < log_target
+    target = jnp.where(feasible, log_target, 0.0)
+    start = jnp.where(feasible, 1.0, jnp.nan)
+
+    def one(side: Side) -> jax.Array:
+        def excess(e):
+            return _curve.log_curve(m, e, d, side * _divergences.SLACK) - target
+
+        relative, absolute = _ROOT_TOLERANCE
+        root = _roots.safe_root(excess, start, relative, absolute)
+        if side < 0:  # a point less by the tolerance is known to miss the target
+            root = root - 2.0 * (relative * jnp.abs(root) + absolute)
+        return jnp.where(feasible, jnp.maximum(root, 0.0), jnp.inf)
+
+    return tuple(one(side) for side in sides)
+
+
+def _epsilon(
+    m: Mechanism, log_target: jax.Array, d: Direction, method: Method, sides: tuple[Side, ...]
+) -> tuple[jax.Array, ...]:
+    if isinstance(method, Numerical):
+        return _numerical.epsilon(m, log_target, d, sides, method.grid_size)
+    if isinstance(method, Renyi):
+        upper = _curve.renyi_epsilon(m, log_target, d, method.orders)
+        return tuple(upper if side >= 0 else jnp.zeros_like(upper) for side in sides)
+    return _exact_epsilon(m, log_target, d, sides)
+
+
+def epsilons(
+    m: Mechanism,
+    delta: jax.Array,
+    direction: str,
+    method: Method | None,
+    sides: tuple[Side, ...],
+) -> tuple[jax.Array, ...]:
+    """Epsilon >= 0 at delta, one value for each side; the max loss at delta = 0."""
+    chosen = resolve(m, method)
+    pure = delta == 0.0
+    log_target = jnp.log(jnp.where(pure, 0.5, delta))
+    values = _curve.worst(m, direction, lambda d: _epsilon(m, log_target, d, chosen, sides))
+    least = max_loss(m, direction)
+    inside = m._in_domain() & _checks.DELTA.contains(delta)
+    return tuple(
+        jnp.where(inside, jnp.where(pure, least, jnp.minimum(v, least)), jnp.nan) for v in values
+    )
+
+
+def renyi(m: Mechanism, alpha: jax.Array, direction: str) -> jax.Array:
+    """The Rényi divergence of order alpha in [1, inf]."""
+    infinite = jnp.isposinf(alpha)
+    order = jnp.where(infinite, 2.0, alpha)
+
+    def one(d: Direction) -> tuple[jax.Array]:
+        s = order if d == "remove" else 1.0 - order
+        terms = _curve.canonical_terms(m)
+        finite = order * sum(t.multiplicity * t.mechanism._rate(s) for t in terms)
+        finite = jnp.where(m._log_failure(d) > -jnp.inf, jnp.inf, finite)
+        return (jnp.where(infinite, max_loss(m, d), finite),)
+
+    value = _curve.worst(m, direction, one)[0]
+    return jnp.where(m._in_domain() & (alpha >= 1.0), value, jnp.nan)
+
+
+_LOSS_CAP = 740.0  # e^-740 is the smallest float64
+_BISECTIONS = 64
+
+
+def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
+    """Lower bound on the type II error at type I error fpr: the smaller of both directions."""
+    chosen = resolve(m, method)
+    worst = _curve.worst(m, "both", lambda d: (-_tradeoff(m, fpr, d, chosen),))[0]
+    inside = m._in_domain() & _checks.PROBABILITY.contains(fpr)
+    return jnp.where(inside, jnp.clip(-worst, 0.0, 1.0), jnp.nan)
+
+
+def _tradeoff(m: Mechanism, fpr: jax.Array, d: Direction, method: Method) -> jax.Array:
+    """The maximum over g = e^l of a function that rises, then falls: bisection on its slope.
+
+    Any l gives a valid bound; by the envelope theorem the gradient at the frozen best one is
+    that of the maximum.
+    """
+
+    def power(loss):
+        return _divergences.exp_up(jnp.minimum(_log_delta(m, loss, d, method, (1,))[0], 0.0))
+
+    def body(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        slope = jax.jvp(power, (middle,), (jnp.ones_like(middle),))[1]
+        rising = -slope > fpr * jnp.exp(middle)
+        return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
+
+    ends = jnp.full_like(fpr, -_LOSS_CAP), jnp.full_like(fpr, _LOSS_CAP)
+    low, high = jax.lax.fori_loop(0, _BISECTIONS, body, jax.lax.stop_gradient(ends))
+    best = jax.lax.stop_gradient(0.5 * (low + high))
+    return 1.0 - fpr * jnp.exp(best) - power(best)

@@ -1,0 +1,410 @@
+"""Composition by the tilted (Esscher) FFT, in two stages, with everything left out accounted for.
+
+The tilted law p_theta = p e^{theta l - K(theta)} of the one-step law (a law above or below, see
+`_discretise`) is a probability on the lattice. With g(y) = e^{-theta y} (1 - e^{-y})_+,
+
+    delta(eps) = e^{sum n K - theta eps} E_theta[g(S - eps)],         S the composed loss.
+
+n = inner * outer + rest. The inner-fold law is computed on the fine lattice, brought to a
+coarser one by the same step above or below as before (legitimate: it is one more factor of
+the product), and its outer-fold composed there. Either lattice has as many points as the FFT, and
+the relative error in the variance is of the order of (n_stage / points^2), so that two stages cost
+sqrt(n) where one costs n.
+
+Rare large losses. The fine lattice need not hold them: split the one-step law into its bulk b, losses
+up to a cut, and the rest j, and compose (b + j)^n = sum_k C(n, k) b^(n-k) j^k. Let m be the
+Q-mass of b, m e^s its P-mass, and d the mass m at loss s. By Jensen b^k >= d^k in the order of
+`_discretise`, so
+* above: b^(n-k) = d^-k b^(n-k) d^k <= d^-k b^n, and the sum is at most b^n (1 + j/d)^n, where
+  j/d is j with its losses less s and its Q-masses divided by m;
+* below, within a block: the term k = 0 as it is; for k = 1, 2, 3, b^(n-k) >= b^(n-3) d^(3-k); the
+  others are dropped. Losses are shifted by min(2 s, 0), masses multiplied by min(m^2, 1).
+Either costs a fraction of about P{rare} of the variance. The few jumps go straight to the
+coarse lattice.
+
+What is left out is a (signed) measure of known total mass, and 0 <= g <= G := sup g:
+* Mass outside the window: at most lambda = e^{n M(s) - s d} on either side (Chernoff, with M
+  the cumulant function of the very law that is transformed). Cyclically it reappears inside, so the
+  array is off by at most lambda too much; and lambda is missing.
+* Rounding. For an array w >= 0 of sum 1: the FFT is off by r |F w|_2 in 2-norm, r = 2^-53
+  (8 log2 N + 16) (Higham 2002, Theorem 24.2, with room); |F w|_2 <= sqrt(N). Then
+  |a^n - b^n| <= n |a - b| for |a|, |b| <= 1, and the power itself is off by n pi 2^-50 at most. The
+  inverse divides the 2-norm by sqrt(N), and the sum of |errors| over N points is at most sqrt(N)
+  times it: eta(n) = sqrt(N) (n + 1) 2^-53 (8 log2 N + 48).
+With laws A_i in place of A_i + B_i, |B_i| <= l_i, in a product whose true factors have mass 1,
+the product is off by at most prod (1 + l_i) - 1 =: Lambda, hence delta by
+e^{sum n K - theta eps} G Lambda: added above, subtracted below. Negative rounding noise in an array
+is replaced by 0, which is within the same allowance.
+
+Positions c + h k are rounded, by 2^-52 of the window at most, n times: the curve is read at
+eps -+ that shift. The prefactor's rounding is covered by 2^-48 (4 + |sum n K| + |theta eps|).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdp._law import _discretise
+from jaxdp._law._grid import Lattice, align, ladder, occupied_positions
+from jaxdp._law._plan import Plan, StepPlan, log_price
+from jaxdp._law._terms import Term
+
+_DENSITY = 64
+_REACH = 2**28
+
+
+class Composed(NamedTuple):
+    """The tilted composed law near the query, and what it leaves out.
+
+    weights (N,) in order of loss, tilted by theta, at losses start + spacing * k; the untilted
+    P-mass of a point is e^{log_scale - theta loss} times its weight.
+    """
+
+    theta: jax.Array
+    start: jax.Array
+    spacing: jax.Array
+    weights: jax.Array
+    log_scale: jax.Array
+    log_tau: jax.Array
+    stray: jax.Array
+    shift: jax.Array
+
+
+class Symbol(NamedTuple):
+    """A measure on the coarse lattice through its generating function F(z) = sum w_k z^k.
+
+    `wave` holds F on the unit circle (rfft), `real` (3,) F at z = 1 and at the two Chernoff tilts of
+    the window, where k counts from the measure's own origin, not cyclically.
+    """
+
+    wave: jax.Array
+    real: jax.Array
+
+    def __add__(self, other: "Symbol") -> "Symbol":
+        return Symbol(self.wave + other.wave, self.real + other.real)
+
+    def __mul__(self, other: "Symbol") -> "Symbol":
+        return Symbol(self.wave * other.wave, self.real * other.real)
+
+    def scaled(self, factor: jax.Array) -> "Symbol":
+        return Symbol(self.wave * factor, self.real * factor)
+
+
+def _power(spectrum: jax.Array, count: jax.Array) -> jax.Array:
+    """z^n, continued to real n by the principal logarithm; 0 to 0, without a singular gradient."""
+    zero = jnp.abs(spectrum.real) + jnp.abs(spectrum.imag) < 1e-140
+    safe = jnp.where(zero, 1.0, spectrum)
+    magnitude = 0.5 * jnp.log(safe.real**2 + safe.imag**2)
+    angle = jnp.arctan2(safe.imag, safe.real)
+    radius = jnp.exp(jnp.maximum(count * magnitude, -700.0))
+    radius = jnp.where(zero & (count > 0.0), 0.0, radius)
+    return lax.complex(radius * jnp.cos(count * angle), radius * jnp.sin(count * angle))
+
+
+def rounding_mass(count: jax.Array, size: int) -> jax.Array:
+    """eta(n) of the module's docstring."""
+    bits = size.bit_length() - 1
+    return (count + 1.0) * (size**0.5 * 2.0**-53 * (8 * bits + 48))
+
+
+def _outside(log_mgf: jax.Array, tilt: jax.Array, distance: jax.Array) -> jax.Array:
+    """Chernoff's bound on the mass beyond the distance (twice over, against its rounding)."""
+    return 2.0 * jnp.exp(jnp.minimum(log_mgf - tilt * distance, 0.0))
+
+
+def _log_mgf(weights: jax.Array, exponent: jax.Array) -> jax.Array:
+    """log sum w e^exponent."""
+    top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf))
+    top = lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
+    return top + jnp.log(jnp.sum(weights * jnp.exp(jnp.minimum(exponent - top, 0.0))))
+
+
+def _wrap(index: jax.Array, size: int) -> jax.Array:
+    return (index - size * jnp.floor(index / size)).astype(jnp.int32)
+
+
+def _count_up(size: int) -> jax.Array:
+    return jnp.arange(size, dtype=jnp.float64)
+
+
+class OneStep(NamedTuple):
+    """The tilted one-step law: weights of sum 1 at centre + spacing * position."""
+
+    weights: jax.Array
+    positions: jax.Array
+    lattice: Lattice
+    log_norm: jax.Array
+    top: jax.Array
+
+
+def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int) -> OneStep:
+    """Discretise one term on a ladder about the tilted mean."""
+    low, high = (lax.stop_gradient(jnp.asarray(s, jnp.float64)) for s in term.support)
+    spacing = (step.window[1] - step.window[0]) / (size - 8)
+    spacing = jnp.maximum(spacing, 1e-12 * jnp.abs(step.centre) + 1e-200)
+    lattice = align(Lattice(step.centre, spacing), (low, high), side)
+    positions = occupied_positions(lattice, (low, high), step.range, ladder(_DENSITY, _REACH))
+    nodes = lattice.centre + positions * lattice.spacing
+    if side > 0:
+        weights, log_norm, top = _discretise.upper(term.masses, nodes, theta)
+    else:
+        weights, log_norm = _discretise.lower(term.masses, nodes, theta, lattice.centre)
+        top = jnp.float64(-jnp.inf)
+    return OneStep(weights, positions, lattice, log_norm, top)
+
+
+def coarsen(
+    weights: jax.Array,
+    place: jax.Array,
+    spacing: jax.Array,
+    theta: jax.Array,
+    side: int,
+    size: int,
+) -> jax.Array:
+    """Tilted weights on a coarser lattice: the law above (side +1) or below (-1).
+
+    Point k lies at place[k] coarse steps. Points placed outside [0, N) are lost (which only the
+    side below may do).
+    """
+    inside = (place >= 0.0) & (place < size)
+    place = jnp.where(inside, place, 0.0)
+    weights = jnp.where(inside, weights, 0.0)
+    cell = jnp.floor(place)
+    offset = (place - cell) * spacing
+    at_node = weights * jnp.exp(-theta * offset)  # P-mass, in the units of the left node
+    if side > 0:
+        left, right = _discretise.split(offset, spacing)
+        index = cell.astype(jnp.int32)
+        out = jnp.zeros((size + 1,), jnp.float64)
+        out = out.at[index].add(at_node * left)
+        return out.at[index + 1].add(at_node * right * jnp.exp(theta * spacing))[:size]
+    half = jnp.floor(2.0 * place).astype(jnp.int32)
+    q = at_node * jnp.exp(-offset)
+    empty = jnp.zeros((2 * size,), jnp.float64)
+    mass = empty.at[half].add(q)
+    moment = empty.at[half].add(q * jnp.expm1(offset))
+    rise = moment / jnp.where(mass > 0.0, mass, 1.0)
+    middle = jnp.round(jnp.sum(weights * place) / jnp.maximum(jnp.sum(weights), 1e-300))
+    relative = (_count_up(size) - lax.stop_gradient(middle)) * spacing
+    exponent = jnp.clip((1.0 + theta) * relative, -600.0, 600.0)
+    unit = jnp.exp(-exponent)
+    mass, rise = mass.reshape(size, 2), rise.reshape(size, 2)
+    tilted = mass[:, 0] + mass[:, 1]
+    quiet = tilted < _discretise.EMPTY
+    node_quiet = quiet & jnp.concatenate([jnp.ones((1,), bool), quiet[:-1]])
+    halves = _discretise.HalfCells(
+        mass[:-1, 0] * unit[:-1], mass[:-1, 1] * unit[:-1], rise[:-1, 0], rise[:-1, 1]
+    )
+    width = jnp.full((size - 1,), spacing)
+    ratio = jnp.exp(jnp.clip(relative, -600.0, 600.0))
+    top = tilted[-1] * unit[-1]
+    measure = _discretise.lower_measure(halves, width, ratio, top, node_quiet)
+    return measure * jnp.exp(exponent)
+
+
+class _Frame(NamedTuple):
+    """What the coarse lattice is: its spacing, its tilts, the tilt theta, the side, the size."""
+
+    spacing: jax.Array
+    chernoff: jax.Array
+    theta: jax.Array
+    side: int
+    size: int
+
+    def symbol(self, weights: jax.Array, places: jax.Array) -> Symbol:
+        """Of weights at any integer places."""
+        size = self.size
+        cyclic = jnp.zeros((size,), jnp.float64).at[_wrap(places, size)].add(weights)
+        tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
+        exponent = jnp.minimum(tilts[:, None] * places[None, :], 700.0)
+        real = jnp.sum(weights * jnp.exp(exponent), axis=-1)
+        return Symbol(jnp.fft.rfft(cyclic), jnp.concatenate([jnp.sum(weights)[None], real]))
+
+
+class _Fine(NamedTuple):
+    """The bulk of a term, transformed on its fine lattice."""
+
+    wave: jax.Array
+    first: jax.Array
+    lattice: Lattice
+    log_norm: jax.Array
+    log_mgf: tuple[jax.Array, jax.Array]
+
+
+def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame: _Frame):
+    """The fold-fold bulk on the coarse lattice, and log1p of the mass it may be off by.
+
+    Its coarse points are (in losses) origin * centre + first * fine spacing + spacing * k, k counted
+    from the middle of the law; normalised by the fold-th power of the bulk's mass.
+    """
+    size, h = frame.size, fine.lattice.spacing
+    weights = jnp.maximum(jnp.fft.irfft(_power(fine.wave, fold), size), 0.0)
+    ordered = weights[_wrap(_count_up(size) + fine.first, size)]
+    place = _count_up(size) * (h / frame.spacing)
+    place += (fold - origin) * fine.lattice.centre / frame.spacing
+    coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
+    middle = _middle(fine, frame)
+    lost = rounding_mass(fold, size)
+    for log_mgf, tilt, edge in zip(
+        fine.log_mgf, step.chernoff, (-fine.first, fine.first + size), strict=True
+    ):
+        lost += _outside(fold * log_mgf, tilt, edge * h)
+    return frame.symbol(coarse, _count_up(size) - middle), jnp.log1p(lost)
+
+
+def _middle(fine: _Fine, frame: _Frame) -> jax.Array:
+    return jnp.round(-fine.first * fine.lattice.spacing / frame.spacing)
+
+
+def _jumps(one: OneStep, rare: jax.Array, frame: _Frame) -> Symbol:
+    """The rare large losses on the coarse lattice, as the module's docstring has them."""
+    loss = one.lattice.centre + one.positions * one.lattice.spacing
+    exponent = jnp.where(rare, -jnp.inf, -(1.0 + frame.theta) * (loss - one.lattice.centre))
+    q_log = _log_mgf(jnp.where(rare, 0.0, one.weights), exponent)
+    p_log = _log_mgf(jnp.where(rare, 0.0, one.weights), exponent + loss - one.lattice.centre)
+    log_m = q_log + one.log_norm - (1.0 + frame.theta) * one.lattice.centre
+    s = p_log - q_log + one.lattice.centre
+    if frame.side > 0:
+        move, log_mass = -s, -log_m
+    else:
+        move, log_mass = jnp.minimum(2.0 * s, 0.0), jnp.minimum(2.0 * log_m, 0.0)
+    # Moving a Q-mass by `move` multiplies its tilted weight by e^{(1 + theta) move}.
+    factor = jnp.exp(one.log_norm + log_mass + (1.0 + frame.theta) * move)
+    weights = jnp.where(rare, one.weights, 0.0) * factor
+    place = (jnp.where(rare, loss, 0.0) + move) / frame.spacing
+    place = jnp.where(rare, place, 0.0)
+    cell = jnp.floor(place)
+    offset = (place - cell) * frame.spacing
+    if frame.side > 0:
+        left, right = _discretise.split(offset, frame.spacing)
+        at_node = weights * jnp.exp(-frame.theta * offset)
+        symbol = frame.symbol(at_node * left, cell)
+        beyond = at_node * right * jnp.exp(frame.theta * frame.spacing)
+        return symbol + frame.symbol(beyond, cell + 1.0)
+    size = frame.size
+    coarse = coarsen(weights, place, frame.spacing, frame.theta, frame.side, size)
+    return frame.symbol(coarse, _count_up(size))
+
+
+def _term_symbols(
+    one: OneStep, step: StepPlan, count: jax.Array, frame: _Frame
+) -> list[tuple[Symbol, jax.Array, jax.Array, jax.Array, jax.Array]]:
+    """One term as a product of powers: (symbol, exponent, log unit, origin loss, stray)."""
+    size, h = frame.size, one.lattice.spacing
+    rare = one.positions * h > step.cut
+    weights = jnp.where(rare, 0.0, one.weights)
+    bulk = jnp.sum(weights)
+    weights /= bulk
+    cyclic = jnp.zeros((size,), jnp.float64).at[_wrap(one.positions, size)].add(weights)
+    log_mgf = tuple(
+        _log_mgf(weights, sign * tilt * h * one.positions)
+        for sign, tilt in zip((-1.0, 1.0), step.chernoff, strict=True)
+    )
+    first = jnp.floor(step.window[0] / h) - 2.0
+    log_norm = one.log_norm + jnp.log(bulk)
+    fine = _Fine(jnp.fft.rfft(cyclic), first, one.lattice, log_norm, log_mgf)
+    jumps = _jumps(one, rare, frame)
+    start = first * h + _middle(fine, frame) * frame.spacing
+    parts = []
+    times = (count - step.rest) / step.inner
+    for fold, repeated in ((step.inner, times), (step.rest, jnp.float64(1.0))):
+        symbol, stray = _fold(fine, step, fold, fold, frame)
+        if frame.side < 0:
+            fewer = jnp.maximum(fold - 3.0, 0.0)
+            others, more = _fold(fine, step, fewer, fold, frame)
+            relative = jnp.exp((fewer - fold) * log_norm)
+            square = jumps * jumps
+            series = jumps.scaled(fold) + square.scaled(fold * (fold - 1.0) / 2.0)
+            series += (square * jumps).scaled(fold * (fold - 1.0) * (fold - 2.0) / 6.0)
+            symbol += (others * series).scaled(relative)
+            stray += more * series.real[0] * relative
+        origin = fold * one.lattice.centre + start
+        parts.append((symbol, repeated, fold * log_norm, origin, stray))
+    if frame.side > 0:
+        unit = Symbol(jnp.ones_like(jumps.wave), jnp.ones_like(jumps.real))
+        zero = jnp.float64(0.0)
+        parts.append((unit + jumps, count, zero, zero, zero))
+    return parts
+
+
+def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Composed:
+    """The composed law above (side = +1) or below (-1), as the plan says."""
+    theta = plan.theta
+    ones = [
+        one_step(term, step, theta, size, side)
+        for term, step in zip(terms, plan.steps, strict=True)
+    ]
+    high, tilt = (plan.window[1], plan.chernoff[1]) if side > 0 else (plan.window[2], plan.chernoff[2])
+    chernoff = jnp.stack([plan.chernoff[0], tilt])
+    spacing = (high - plan.window[0]) / (size - 8)
+    for one in ones:
+        spacing = jnp.maximum(spacing, one.lattice.spacing)
+    if len(terms) == 1:
+        # One stage in all: keep the lattice, atoms stay where they are.
+        single = (plan.steps[0].outer <= 1.0) & (plan.steps[0].rest <= 0.0)
+        spacing = jnp.where(single, ones[0].lattice.spacing, spacing)
+    frame = _Frame(spacing, chernoff, theta, side, size)
+    parts = []
+    shift, through = jnp.float64(0.0), jnp.float64(0.0)
+    for term, step, one in zip(terms, plan.steps, ones, strict=True):
+        count = jnp.asarray(term.count, jnp.float64)
+        parts += _term_symbols(one, step, count, frame)
+        tau = jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) + jnp.exp(one.top)
+        through += count * jnp.log1p(-jnp.minimum(tau, 1.0 - 1e-16))
+        span = jnp.abs(one.lattice.centre) + size * one.lattice.spacing
+        shift += 2.0**-50 * count * (span + size * spacing)
+    log_scale = start = stray = factors = jnp.float64(0.0)
+    log_mgf = jnp.zeros((2,), jnp.float64)
+    wave = None
+    for symbol, times, log_unit, origin, off in parts:
+        total = symbol.real[0]
+        log_scale += times * (log_unit + jnp.log(total))
+        start += times * origin
+        stray += times * off
+        factors += times
+        log_mgf += times * (jnp.log(symbol.real[1:]) - jnp.log(total))
+        factor = _power(symbol.wave / total, times)
+        wave = factor if wave is None else wave * factor
+    first = jnp.floor((plan.window[0] - start) / spacing) - 2.0
+    weights = jnp.fft.irfft(wave, size)
+    weights = jnp.maximum(weights[_wrap(_count_up(size) + first, size)], 0.0)
+    return Composed(
+        theta,
+        start + first * spacing,
+        spacing,
+        weights,
+        log_scale,
+        _log_tau(through),
+        jnp.expm1(stray) + rounding_mass(factors, size) + _stray(plan, log_mgf, first, frame, start),
+        lax.stop_gradient(shift),
+    )
+
+
+def _log_tau(through: jax.Array) -> jax.Array:
+    """log of the P-mass at infinity, from the log of the mass that never got there."""
+    some = through < 0.0
+    return jnp.where(some, jnp.log(-jnp.expm1(jnp.where(some, through, -1.0))), -jnp.inf)
+
+
+def _stray(
+    plan: Plan, log_mgf: jax.Array, first: jax.Array, frame: _Frame, start: jax.Array
+) -> jax.Array:
+    """What the last window leaves out, as a mass that counts G each.
+
+    Above: losses beyond the window's end are missing; there g <= e^{-theta (end - eps)}. Below:
+    losses that wrap around and come to lie beyond eps are too much: all below the window, and those
+    beyond eps + its width. Epsilon is taken log(2) / theta below plan.epsilon, which `_query` respects.
+    """
+    size, h, theta = frame.size, frame.spacing, frame.theta
+    epsilon = plan.epsilon - jnp.log(2.0) / theta
+    tilt = frame.chernoff
+    end = (first + size) * h
+    if frame.side > 0:
+        missing = _outside(log_mgf[1], tilt[1], end)
+        fall = jnp.exp(-theta * (start + end - plan.epsilon) + jnp.log(2.0) - log_price(theta))
+        return lax.stop_gradient(jnp.minimum(missing, fall))
+    wrapped = _outside(log_mgf[0], tilt[0], -first * h)
+    wrapped += _outside(log_mgf[1], tilt[1], epsilon - start + (size - 1) * h)
+    return lax.stop_gradient(wrapped)

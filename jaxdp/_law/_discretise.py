@@ -1,0 +1,278 @@
+"""One cell at a time: a law on a grid above, and one below, the given law.
+
+Notation. X = e^L is the likelihood ratio under Q, C(a) = E_Q (X - a)_+ its curve (the "remove"
+hockey stick without the mass at infinity), x_k = e^{l_k} the nodes. A cell (l_j, l_{j+1}] has
+Q-mass m, P-mass e = E_Q[X; cell] and mean ratio e/m = x_j e^u, 0 <= u <= D = l_{j+1} - l_j.
+
+The order. Only the remove direction is read from a law; the add direction of a pair is the remove
+direction of the reversed pair (`_terms.reverse`). Composition multiplies ratios, and
+x -> (x y - a)_+ is increasing, convex and 0 at 0 for every y, a >= 0. So measures (not
+necessarily probabilities) may replace X as soon as their curves compare,
+
+    C'(a) >= C(a) for all a >= 0  (upper),      C'(a) <= C(a) for all a >= 0  (lower),
+
+one factor at a time, and the composed curves compare in the same way.
+
+Upper. Within a cell (X - a)_+ is convex, so it lies below its chord; the chord's expectation is the
+two-point law with the same m and e: right node P-mass e (1 - e^-u) / (1 - e^-D), left node P-mass
+e e^-u (1 - e^-(D-u)) / (1 - e^-D). Below the grid the chord between 0 and x_0 leaves P-mass e at
+x_0. Above it (X - a)_+ <= X: P-mass e at infinity. The chord's expectation grows with e and falls
+with m, so rounding is covered by e -> e (1 + r) and u -> min(u + 2r, D), where r bounds the
+relative error of the masses; where the minimum acts, all of e sits at the right end, and
+(X - a)_+ <= X (1 - a / x_{j+1})_+ shows that to be above as well.
+
+Lower. Each half of a cell is collapsed to its mean (Jensen: below). Let w be the two-point spread of
+that collapsed law, C_w its curve; over each cell C_w is the chord, above the collapsed curve by
+the sag s(a), which is largest at one of the two means. Lower C_w at the nodes by E_k >= 0:
+phi = C_w - E at the nodes, linear between. On cell j the interpolant of E is at least
+min(E_j, E_{j+1}), so
+
+    E_j >= s_j and E_{j+1} >= s_j   =>   phi <= C on the cell,            s_j = max over the cell.
+
+E_k = max(s_{k-1}, s_k) does that. It is second order, and its second differences (s is about
+m x D / 8) stay below w, which keeps phi convex, wherever the mass per cell changes by less than a
+factor of about eight. Three places need more:
+* The first and last occupied cells. E may not exceed the call C_w (phi would be negative), nor
+  usefully the put B(a) = E_w (a - X)_+; where it would, it is replaced by it, there and at the next
+  node inwards. With E = C_w at both ends of a cell phi = 0 <= C on it; with E = B at both ends phi
+  is e_w - m_w a <= C. (The extra node inwards had E <= B or C_w, so it is raised, and the next cell
+  keeps both its ends >= s.)
+* Between isolated atoms E must not fall back to 0 (it would be convex where there is no mass), so
+  on empty stretches it follows the line between the neighbouring values.
+* Where the second differences of E still exceed w, a few sweeps raise E (which keeps E >= s).
+* Whatever is left. phi is given by its slopes, the survival masses of the cells,
+  G_j = Q_w{X > x_j} + (E_{j+1} - E_j) / (x_{j+1} - x_j). A cell for which none of the three
+  conditions holds gets G_j <= Q{X > x_{j+1}}, the slope of C at its right end, so phi <= C there by
+  convexity. A running minimum of max(G, 0) from below makes phi convex; it only lowers
+  phi(a) = int_a^inf G (where G < 0 was first met, E <= C_w says phi >= 0, so cutting the rest to 0
+  lowers it too). Lowering phi on the right lowers it by a constant on the left, which keeps all
+  the conditions. So every outcome is a measure below X, whatever E was: smoothness of the law
+  decides the accuracy, never the validity.
+Below x_0 the slope is min(W, .) with W = Q{X > x_0} and phi(x_0) <= C(x_0), and
+C(a) >= C(x_0) + (x_0 - a) W. Above the last node mass moves down to it, where E = 0: both
+lower (X - a)_+. The running sums have relative error < N 2^-53; G is scaled down by more.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+
+# The contract on `masses`: relative error of either mass at most
+# 2^-52 (16 + 4 |log m| + 4 |log e|), what a few ulps in the arguments of a normal tail cost.
+_MASS_ULPS = 16.0
+_ULP = 2.0**-52
+# Running sums over up to 2^13 cells, and a few operations per cell.
+_SUM_ALLOWANCE = 2.0**-38
+_LARGEST_EXPONENT = 600.0
+EMPTY = 1e-14
+_SWEEPS = 24
+
+
+class Cells(NamedTuple):
+    """Log masses of cells and the loss offset u of their mean ratio from the cell's left node."""
+
+    log_q: jax.Array
+    log_p: jax.Array
+    offset: jax.Array
+
+
+def cells(masses: Masses, lo: jax.Array, hi: jax.Array, node: jax.Array, side: int) -> Cells:
+    """Masses of (lo, hi] with rounding on the safe side: side = +1 for upper, -1 for lower.
+
+    Empty cells come back with log masses -inf and offset 0, and no gradient. An unbounded cell
+    whose mean lies below the node counts as empty on the lower side (its mass is dropped).
+    """
+    log_q, log_p = masses(lo, hi)
+    some = (log_q > -jnp.inf) & (log_p > -jnp.inf) & (hi > lo)
+    q, p = jnp.where(some, log_q, 0.0), jnp.where(some, log_p, 0.0)
+    r = lax.stop_gradient(_ULP * (_MASS_ULPS + 4.0 * jnp.abs(q) + 4.0 * jnp.abs(p)))
+    offset = p - q - node + 2.0 * side * r
+    some &= (side > 0) | (lo > -jnp.inf) | (offset >= 0.0)
+    offset = jnp.clip(offset, jnp.maximum(lo - node, 0.0), hi - node)
+    return Cells(
+        jnp.where(some, q - r, -jnp.inf),
+        jnp.where(some, p + side * r, -jnp.inf),
+        jnp.where(some, offset, 0.0),
+    )
+
+
+def _exp(x: jax.Array) -> jax.Array:
+    """e^x, with e^-inf = 0 and its gradient 0 too."""
+    some = x > -jnp.inf
+    return jnp.where(some, jnp.exp(jnp.where(some, x, 0.0)), 0.0)
+
+
+def split(offset: jax.Array, width: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Shares of the P-mass of a cell that go to its left and right node, u = offset in [0, D]."""
+    whole = -jnp.expm1(-jnp.where(width > 0.0, width, 1.0))
+    left = jnp.exp(-offset) * -jnp.expm1(-(width - offset)) / whole
+    right = -jnp.expm1(-offset) / whole
+    return left, right
+
+
+def upper(
+    masses: Masses, nodes: jax.Array, theta: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The law above: tilted P-weights of the nodes (sum 1), log normaliser K(theta), log P{inf}."""
+    ends = jnp.array([-jnp.inf]), jnp.array([jnp.inf])
+    edges = jnp.concatenate([ends[0], nodes, ends[1]])
+    whole = cells(masses, edges[:-1], edges[1:], jnp.concatenate([nodes[:1], nodes]), +1)
+    bottom, top = whole.log_p[:1], whole.log_p[-1]
+    law = Cells(*(x[1:-1] for x in whole))
+    lo = nodes[:-1]
+    width = jnp.maximum(nodes[1:] - lo, 0.0)
+    left, right = split(law.offset, width)
+    exponent = law.log_p + theta * lo
+    shift = lax.stop_gradient(jnp.max(exponent))
+    shift = jnp.where(jnp.isfinite(shift), shift, 0.0)
+    mass = _exp(exponent - shift)
+    at_left = mass * left
+    at_right = mass * right * jnp.exp(theta * width)
+    below = _exp(bottom + theta * nodes[:1] - shift)
+    weights = jnp.concatenate([below + at_left[:1], at_right[:-1] + at_left[1:], at_right[-1:]])
+    total = jnp.sum(weights)
+    return weights / total, shift + jnp.log(total), top
+
+
+class HalfCells(NamedTuple):
+    """Q-masses of the two halves of each cell, and e^u - 1 for the mean ratio of each half."""
+
+    mass_left: jax.Array
+    mass_right: jax.Array
+    rise_left: jax.Array
+    rise_right: jax.Array
+
+
+def lower_measure(
+    halves: HalfCells, width: jax.Array, ratio: jax.Array, top: jax.Array, empty: jax.Array
+) -> jax.Array:
+    """Q-masses of the nodes of the law below.
+
+    Args:
+      halves: the law, cell by cell (N - 1 cells).
+      width: D of each cell.
+      ratio: x_k of the nodes (N,), in any unit.
+      top: Q-mass above the last node.
+      empty: nodes with no mass nearby that matters: affects accuracy, not validity.
+    """
+    some = width > 0.0
+    span = jnp.expm1(jnp.where(some, width, 1.0))
+    m_a, m_b, x_a, x_b = halves
+    x_a, x_b = jnp.minimum(x_a, span), jnp.minimum(x_b, span)
+    cross = x_a * (span - x_b) / span
+    sag_a = m_a * x_a * (span - x_a) / span + m_b * cross
+    sag_b = m_b * x_b * (span - x_b) / span + m_a * cross
+    to_right = (m_a * x_a + m_b * x_b) / span
+    to_left = (m_a * (span - x_a) + m_b * (span - x_b)) / span
+    mass = m_a + m_b
+    zero, no = jnp.zeros((1,), mass.dtype), jnp.zeros((1,), bool)
+    # E = 0 at the last node, so the cell before it is collapsed to its left node instead.
+    last = some & ~jnp.concatenate([some[1:], no])
+    to_right = jnp.where(last, 0.0, to_right)
+    to_left = jnp.where(last, mass, to_left)
+    sag = jnp.where(last, 0.0, jnp.maximum(sag_a, sag_b) * ratio[:-1] * (1.0 + _SUM_ALLOWANCE))
+    above = jnp.concatenate([jnp.cumsum(mass[::-1])[::-1][1:], zero]) + top
+    below = jnp.concatenate([zero, jnp.cumsum(mass)[:-1]])
+    survival = to_right + above
+    step = jnp.where(some, span * ratio[:-1], 0.0)
+    call = jnp.concatenate([jnp.cumsum((survival * step)[::-1])[::-1], zero])
+    put = jnp.concatenate([zero, jnp.cumsum((to_left + below) * step)])
+    wanted = jnp.maximum(jnp.concatenate([zero, sag]), jnp.concatenate([sag, zero]))
+    wanted = jnp.maximum(wanted, _bridge(wanted, ratio, empty))
+    over = put < wanted
+    is_put = over | jnp.concatenate([no, over[:-1]])
+    over = call < wanted
+    is_call = over | jnp.concatenate([over[1:], no])
+    is_put &= ~is_call & (put <= call)
+    lowering = jnp.where(is_call, call, jnp.where(is_put, put, jnp.minimum(wanted, call)))
+    load = jnp.concatenate([to_left, zero]) + jnp.concatenate([zero, to_right])
+    raised = _relax(*lax.stop_gradient((lowering, load, step, is_put | is_call)))
+    lowering += lax.stop_gradient(jnp.minimum(raised, call) - lowering)
+    shown = (lowering[:-1] >= sag) & (lowering[1:] >= sag)
+    shown |= (is_put[:-1] & is_put[1:]) | (is_call[:-1] & is_call[1:])
+    survival += (lowering[1:] - lowering[:-1]) / jnp.where(some, step, 1.0)
+    survival = jnp.maximum(jnp.where(shown, survival, jnp.minimum(survival, above)), 0.0)
+    # A cell without width repeats its left neighbour.
+    survival = jnp.where(some, survival, jnp.inf)
+    survival = lax.cummin(jnp.concatenate([mass[:1] + above[:1], survival]))
+    survival *= 1.0 - _SUM_ALLOWANCE
+    return jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
+
+
+def _relax(
+    lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Array
+) -> jax.Array:
+    """Raise E where its second difference exceeds the mass there, by sweeps of an obstacle problem."""
+    inverse = jnp.where(step > 0.0, 1.0 / jnp.where(step > 0.0, step, 1.0), 0.0)
+    free = (inverse[:-1] > 0.0) & (inverse[1:] > 0.0) & ~fixed[1:-1]
+    both = jnp.where(free, inverse[:-1] + inverse[1:], 1.0)
+
+    def sweep(_, e: jax.Array) -> jax.Array:
+        level = (e[:-2] * inverse[:-1] + e[2:] * inverse[1:] - load[1:-1]) / both
+        inner = jnp.where(free, jnp.maximum(e[1:-1], level), e[1:-1])
+        return jnp.concatenate([e[:1], inner, e[-1:]])
+
+    return lax.fori_loop(0, _SWEEPS, sweep, lowering)
+
+
+def _bridge(values: jax.Array, ratio: jax.Array, empty: jax.Array) -> jax.Array:
+    """On empty stretches the line between the nearest values on either side; 0 elsewhere."""
+    size = values.shape[0]
+    index = jnp.arange(size, dtype=jnp.int32)
+    before = lax.cummax(jnp.where(empty, jnp.int32(0), index))
+    after = lax.cummin(jnp.where(empty, jnp.int32(size - 1), index), reverse=True)
+    gap = ratio[after] - ratio[before]
+    share = (ratio - ratio[before]) / jnp.where(gap > 0.0, gap, 1.0)
+    line = values[before] + share * (values[after] - values[before])
+    return jnp.where(empty, line, 0.0)
+
+
+def lower(
+    masses: Masses, nodes: jax.Array, theta: jax.Array, centre: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The law below: tilted P-weights of the nodes (sum 1) and log normaliser K(theta).
+
+    The first cell reaches down to -inf, for an atom at the low end. Masses are held in linear scale, in units that put 1 where the tilted law has its bulk. What
+    would overflow there (Q-masses far below the bulk) is cut, which only lowers the law.
+    """
+    lo = nodes[:-1]
+    width = jnp.maximum(nodes[1:] - lo, 0.0)
+    halves = jnp.stack([lo, lo + 0.5 * width], axis=-1).reshape(-1)
+    start = jnp.concatenate([jnp.array([-jnp.inf]), halves[1:], nodes[-1:]])
+    stop = jnp.concatenate([halves[1:], nodes[-1:], jnp.array([jnp.inf])])
+    whole = cells(masses, start, stop, jnp.concatenate([jnp.repeat(lo, 2), nodes[-1:]]), -1)
+    top = whole.log_q[-1]
+    a, b = (Cells(*(x[i:-1:2] for x in whole)) for i in (0, 1))
+    tilt = 1.0 + theta
+    exponent = jnp.maximum(a.log_q, b.log_q) + tilt * lo
+    best = jnp.max(exponent)
+    best = lax.stop_gradient(jnp.where(jnp.isfinite(best), best, 0.0))
+    unit = best - tilt * centre
+
+    def scaled(log_q: jax.Array) -> jax.Array:
+        return _exp(jnp.minimum(log_q - unit, _LARGEST_EXPONENT))
+
+    halves = HalfCells(
+        scaled(a.log_q), scaled(b.log_q), jnp.expm1(a.offset), jnp.expm1(b.offset)
+    )
+    heavy = exponent > best + jnp.log(EMPTY)
+    empty = ~(_pad_false(heavy, before=True) | _pad_false(heavy, before=False))
+    relative = nodes - centre
+    measure = lower_measure(
+        halves, width, jnp.exp(jnp.clip(relative, -_LARGEST_EXPONENT, 80.0)), scaled(top), empty
+    )
+    usable = (relative > -_LARGEST_EXPONENT) & (relative < 80.0)
+    weight_exponent = jnp.where(usable, jnp.minimum(tilt * relative, _LARGEST_EXPONENT), -jnp.inf)
+    weights = measure * _exp(weight_exponent)
+    total = jnp.maximum(jnp.sum(weights), 1e-300)
+    return weights / total, jnp.log(total) + best
+
+
+def _pad_false(flags: jax.Array, *, before: bool) -> jax.Array:
+    pad = jnp.zeros((1,), bool)
+    return jnp.concatenate([pad, flags] if before else [flags, pad])

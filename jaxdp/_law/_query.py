@@ -1,0 +1,153 @@
+"""Bounds on delta at epsilon and on epsilon at delta, read from a composed law."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from jaxdp._law._compose import Composed, compose
+from jaxdp._law._plan import log_price, plan
+from jaxdp._law._terms import Direction, Term, orient
+
+DEFAULT_SIZE = 8192
+_LARGEST_EXPONENT = 650.0
+
+
+def _safe_log(x: jax.Array) -> jax.Array:
+    some = x > 0.0
+    return jnp.where(some, jnp.log(jnp.where(some, x, 1.0)), -jnp.inf)
+
+
+def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
+    """log(e^a + e^b), with -inf for 0 and no gradient there."""
+    top = lax.stop_gradient(jnp.maximum(a, b))
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    some_a, some_b = a > -jnp.inf, b > -jnp.inf
+    total = jnp.where(some_a, jnp.exp(jnp.where(some_a, a, 0.0) - top), 0.0)
+    total += jnp.where(some_b, jnp.exp(jnp.where(some_b, b, 0.0) - top), 0.0)
+    return top + _safe_log(total)
+
+
+def _log_sub(a: jax.Array, b: jax.Array) -> jax.Array:
+    """log(e^a - e^b) for a > b, else -inf."""
+    some = a > b
+    gap = jnp.where(some, b - a, -1.0)
+    return jnp.where(some, jnp.where(some, a, 0.0) + jnp.log(-jnp.expm1(gap)), -jnp.inf)
+
+
+def _prefactor(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
+    """log e^{sum n K - theta eps}, its rounding on the safe side."""
+    slack = 2.0**-48 * (4.0 + jnp.abs(law.log_scale) + jnp.abs(law.theta * epsilon))
+    return law.log_scale - law.theta * epsilon + side * slack
+
+
+def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
+    epsilon = epsilon - side * law.shift
+    count = jnp.arange(law.weights.shape[0], dtype=jnp.float64)
+    y = law.start + law.spacing * count - epsilon
+    beyond = y > 0.0
+    y = jnp.where(beyond, y, 1.0)
+    kernel = jnp.exp(-law.theta * y) * -jnp.expm1(-y)
+    total = jnp.sum(jnp.where(beyond, law.weights * kernel, 0.0))
+    total += side * law.stray * jnp.exp(log_price(law.theta))
+    finite = _prefactor(law, epsilon, side) + _safe_log(total)
+    if side > 0:
+        return jnp.minimum(_log_add(finite, law.log_tau + 2.0**-48), 0.0)
+    return _log_add(finite, law.log_tau - 2.0**-48)
+
+
+def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) -> jax.Array:
+    """The epsilon where the piecewise-linear curve of the law meets delta.
+
+    In units of e^{sum n K - theta centre}, y = loss - centre, points have P-mass w e^{-theta y}; with
+    S_k the Q-mass from point k on, D_k = sum_{i > k} (e^{y_i} - e^{y_{i-1}}) S_i is the curve at
+    point k (positive terms only), and it is linear in e^eps between points. The stray
+    mass is priced at eps >= centre - log(2) / theta, half e^{-theta (eps - centre)} at most: an
+    answer below that is raised to it (upper), or given up (lower).
+    """
+    theta, h = law.theta, law.spacing
+    size = law.weights.shape[0]
+    y = law.start - centre + h * jnp.arange(size, dtype=jnp.float64)
+    exponent = jnp.clip(-(1.0 + theta) * y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+    q = law.weights * jnp.exp(exponent)
+    survival = jnp.cumsum(q[::-1])[::-1]
+    ratio = jnp.exp(jnp.clip(y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
+    rise = survival[1:] * ratio[:-1] * jnp.expm1(h)
+    curve = jnp.concatenate([jnp.cumsum(rise[::-1])[::-1], jnp.zeros((1,), jnp.float64)])
+    prefactor = _prefactor(law, centre, side)
+    stray = jnp.log(law.stray) + log_price(theta) + jnp.log(2.0)
+    relative = (
+        _log_sub(log_delta, law.log_tau + 2.0**-48)
+        if side > 0
+        else _log_sub(log_delta, law.log_tau - 2.0**-48)
+    ) - prefactor
+    target = _log_sub(relative, stray) if side > 0 else _log_add(relative, stray)
+    reachable = target > -jnp.inf
+    # The curve's sums have relative error below 2^-36: it is met that much earlier or later.
+    target = jnp.exp(jnp.clip(jnp.where(reachable, target, 0.0), -700.0, 700.0))
+    target *= 1.0 - side * 2.0**-36
+    k = jnp.sum((curve > target).astype(jnp.int32))
+    at = jnp.arange(size, dtype=jnp.int32) == k
+
+    def pick(values: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(at, values, 0.0))
+
+    mass = pick(survival * ratio)
+    step = (target - pick(curve)) / jnp.where(mass > 0.0, mass, 1.0)
+    step = jnp.where((k > 0) & (mass > 0.0), jnp.minimum(step, 1.0 - jnp.exp(-h)), 0.0)
+    answer = pick(y) + jnp.log1p(-step)
+    floor = -jnp.log(2.0) / theta
+    if side > 0:
+        answer = jnp.where(reachable, jnp.maximum(answer, floor), jnp.inf)
+        return centre + answer + law.shift
+    return jnp.where(reachable & (answer >= floor) & (k > 0), centre + answer - law.shift, -jnp.inf)
+
+
+def log_delta_bound(
+    terms: tuple[Term, ...],
+    epsilon: ArrayLike,
+    *,
+    direction: Direction = "remove",
+    side: int = 1,
+    size: int = DEFAULT_SIZE,
+) -> jax.Array:
+    """A certified bound on log delta at a real epsilon: above (side = 1) or below (side = -1)."""
+    return log_delta_bounds(terms, epsilon, direction=direction, sides=(side,), size=size)[0]
+
+
+def log_delta_bounds(
+    terms: tuple[Term, ...],
+    epsilon: ArrayLike,
+    *,
+    direction: Direction = "remove",
+    sides: tuple[int, ...] = (-1, 1),
+    size: int = DEFAULT_SIZE,
+) -> tuple[jax.Array, ...]:
+    """Certified bounds on log delta at a real epsilon, one for each of `sides`, -1 below, +1 above."""
+    epsilon = jnp.asarray(epsilon, jnp.float64)
+    terms = orient(terms, direction)
+    chosen = plan(terms, epsilon, None, size)
+    return tuple(_log_delta(compose(terms, chosen, size, s), epsilon, s) for s in sides)
+
+
+def epsilon_bounds(
+    terms: tuple[Term, ...],
+    delta: ArrayLike | None = None,
+    *,
+    log_delta: ArrayLike | None = None,
+    direction: Direction = "remove",
+    sides: tuple[int, ...] = (-1, 1),
+    size: int = DEFAULT_SIZE,
+) -> tuple[jax.Array, ...]:
+    """Certified bounds on epsilon >= 0 at delta, one for each of `sides`, -1 below, +1 above."""
+    if log_delta is None:
+        log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
+    log_delta = jnp.asarray(log_delta, jnp.float64)
+    terms = orient(terms, direction)
+    chosen = plan(terms, None, log_delta, size)
+    return tuple(
+        jnp.maximum(
+            _epsilon(compose(terms, chosen, size, s), log_delta, chosen.epsilon, s), 0.0
+        )
+        for s in sides
+    )

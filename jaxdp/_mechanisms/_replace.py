@@ -1,0 +1,40 @@
+"""Replace-one adjacency for mechanisms whose noise has a scale."""
+
+import dataclasses
+
+from jaxdp._mechanisms._base import Mechanism, require_mechanism
+from jaxdp._mechanisms._combinators import Composed, Repeated
+
+
+def replace_one(m: Mechanism) -> Mechanism:
+    """The mechanism under replace-one adjacency: one record exchanged for another.
+
+    A record that moves the value by at most the sensitivity when added or removed moves it by at
+    most twice that when replaced, so additive noise is accounted at twice the sensitivity. Both
+    directions then describe the same exchange. Compositions are converted term by term.
+
+    Args:
+      m: Gaussian, Laplace, Brownian, OrnsteinUhlenbeck, or a composition of these.
+
+    Raises:
+      ValueError: for Poisson-subsampled mechanisms, whose replace-one pair, ((1-q) Q + q P,
+        (1-q) Q + q P') with three laws, is not the sampled pair at twice the sensitivity, and for
+        mechanisms without a sensitivity. TypeError: if m is no mechanism.
+
+    Example:
+      >>> import jaxdp
+      >>> pair = jaxdp.replace_one(jaxdp.Gaussian(2.0)), jaxdp.Gaussian(1.0)
+      >>> [round(float(jaxdp.epsilon(m, 1e-5)), 4) for m in pair]
+      [4.3772, 4.3772]
+    """
+    require_mechanism("m", m)
+    if isinstance(m, Composed):
+        return Composed([replace_one(part) for part in m.mechanisms])
+    if isinstance(m, Repeated):
+        return Repeated(replace_one(m.mechanism), m.count)
+    if not hasattr(m, "sensitivity") or hasattr(m, "mechanism"):
+        raise ValueError(
+            f"replace_one: no proven replace-one pair for {type(m).__name__}; account for a "
+            "subsampled run under add/remove adjacency instead"
+        )
+    return dataclasses.replace(m, sensitivity=2 * m.sensitivity)  # pyright: ignore

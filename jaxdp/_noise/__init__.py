@@ -1,0 +1,14 @@
+"""Distributed and repeated noise."""
+
+from jaxdp._noise._bounds import gdl_epsilon_floor as gdl_epsilon_floor
+from jaxdp._noise._bounds import skellam_renyi_bound as skellam_renyi_bound
+from jaxdp._noise._continuous import GammaDifference as GammaDifference
+from jaxdp._noise._continuous import LaplaceSum as LaplaceSum
+from jaxdp._noise._discrete import DiscreteGaussian as DiscreteGaussian
+from jaxdp._noise._discrete import DiscreteLaplace as DiscreteLaplace
+from jaxdp._noise._discrete import GeneralizedDiscreteLaplace as GeneralizedDiscreteLaplace
+from jaxdp._noise._discrete import Skellam as Skellam
+from jaxdp._noise._distributed import PartialNoise as PartialNoise
+from jaxdp._noise._distributed import noise_share as noise_share
+from jaxdp._noise._negative_binomial import NegativeBinomial as NegativeBinomial
+from jaxdp._noise._repeated import repeated_noise_renyi as repeated_noise_renyi

@@ -1,0 +1,200 @@
+"""Integer-valued noise: exact curves, moments and masses from the log probabilities.
+
+The pair is (P, Q) = (law of X + Delta, law of X), so with f the probabilities of X the loss at k is
+l(k) = log f(k - Delta) - log f(k). What must never change: every sum is one of positive terms;
+what a window leaves out is bounded and added to certified values, never dropped from them.
+"""
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdp import _checks, _divergences, _special
+from jaxdp._mechanisms import Base, Direction
+from jaxdp._mechanisms._base import add_noise
+from jaxdp._noise import _atoms
+from jaxdp._noise._sums import FAR, falls_below, first_true, log_geometric_tail, panel, ray
+
+
+def _is_shift(x: Any) -> Any:
+    floor = jnp.floor if isinstance(x, jax.Array) else np.floor
+    return (x >= 1) & (abs(x) < 2.0**53) & (floor(x) == x)
+
+
+INTEGER = _checks.Domain(
+    "an integer >= 1 (a fractional shift of integer noise is not private)", _is_shift
+)
+DROP = 60.0  # a window ends where the summand has lost this many e-folds
+WIDE_DROP = 700.0  # of windows that serve all Rényi orders at once
+QUADRATURE = 1e-12  # relative allowance for strided sums in certified values
+
+
+class LatticeNoise(Base):
+    """Abstract: adds integer noise of log probabilities `_log_pmf` to an integer value."""
+
+    sensitivity: Any
+
+    @abc.abstractmethod
+    def _log_pmf(self, k: jax.Array) -> jax.Array:
+        """log f(k), elementwise, smooth in real k between the kinks at 0."""
+
+    @abc.abstractmethod
+    def _draw(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        """Samples of the noise."""
+
+    def sample(self, key: jax.Array, value: Any) -> Any:
+        """value + noise for every entry of an array or PyTree of integers, as floats."""
+        return add_noise(key, value, self._draw)
+
+
+class SymmetricLattice(LatticeNoise):
+    """Abstract: symmetric unimodal noise, log-concave or else log-convex on k >= 0."""
+
+    @abc.abstractmethod
+    def _loss(self, k: jax.Array) -> jax.Array:
+        """log f(k - Delta) - log f(k)."""
+
+    @abc.abstractmethod
+    def _log_concave(self) -> jax.Array:
+        """Whether f is log-concave (the loss is monotone)."""
+
+    @abc.abstractmethod
+    def _tail(self) -> tuple[jax.Array, jax.Array]:
+        """The limits of f(k + 1)/f(k) and of the loss as k grows."""
+
+    @abc.abstractmethod
+    def _loss_error(self, epsilon: jax.Array) -> jax.Array:
+        """Bound on the rounding error of the loss where it is about epsilon, in roundoffs."""
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        """-+ the larger of the loss at Delta and in the limit."""
+        at_peak = self._loss(jnp.asarray(self.sensitivity, jnp.float64))
+        highest = jnp.where(self._log_concave(), self._tail()[1], at_peak)
+        return -highest, highest
+
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        return jnp.asarray(-jnp.inf)
+
+    def _symmetric(self) -> bool:
+        return True
+
+    def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return symmetric_log_masses(self, lo, hi)
+
+
+def symmetric_log_hockey_stick(m: SymmetricLattice, epsilon: jax.Array, slack: float) -> jax.Array:
+    """log sum_k (f(k - Delta) - e^epsilon f(k))_+ for any real epsilon.
+
+    For epsilon >= 0 the terms are positive from a point right of Delta/2 on: to infinity where f
+    is log-concave, else on an interval around Delta, where the loss peaks.
+    """
+    value = _upper_half(m, jnp.abs(epsilon), slack)
+    return _divergences._reflect(epsilon, value, slack)
+
+
+def _upper_half(m, epsilon, slack):
+    shift = 1.0 * m.sensitivity
+    concave = m._log_concave()
+    ratio_limit, loss_limit = m._tail()
+    at_peak = m._loss(shift)
+    highest = jnp.where(concave, loss_limit, at_peak)
+    if slack:
+        epsilon = epsilon - slack * m._loss_error(epsilon)
+    peak_in = at_peak > epsilon
+
+    low = jnp.where(peak_in, jnp.floor(0.5 * shift), shift)
+    high = jnp.where(peak_in, shift, shift + FAR)
+    start = first_true(lambda k: m._loss(k) > epsilon, low, high)
+    stop = first_true(lambda k: m._loss(k) <= epsilon, shift, shift + FAR)
+    stop = jnp.where(concave | (epsilon < loss_limit), shift + FAR, stop)
+    tail_start = jnp.maximum(start, shift)
+    reach = falls_below(m._log_pmf, tail_start - shift, DROP)  # first distance left out
+    steps, weights = ray(jnp.minimum(reach + shift, stop) - tail_start)
+    back, back_weights = ray(jnp.minimum(shift - start, reach))
+    k = jnp.concatenate([tail_start + steps, shift - 1.0 - back])
+    weights = jnp.concatenate([weights, back_weights])
+    distance = jnp.concatenate([jnp.abs(k - shift), jnp.stack([reach, reach + 1.0])])
+    log_mass = m._log_pmf(distance)
+    gap = epsilon - m._loss(k)
+    inside = (gap < 0.0) & (weights > -jnp.inf)
+    terms = log_mass[:-2] + weights + _special.log1mexp(jnp.where(inside, gap, -1.0))
+    value = _special.logsumexp(jnp.where(inside, terms, -jnp.inf))
+    empty = (epsilon >= highest) | ~(concave | peak_in)
+    if slack:
+        tail = log_geometric_tail(log_mass[-2], log_mass[-1], ratio_limit)
+        value = jnp.logaddexp(value, tail + _special.LOG_2)
+        value = value + QUADRATURE + slack * (64.0 + 4.0 * jnp.abs(jax.lax.stop_gradient(value)))
+    return jnp.where(empty, -jnp.inf, jnp.minimum(value, 0.0))
+
+
+def symmetric_nodes(m: SymmetricLattice) -> tuple[jax.Array, jax.Array]:
+    """Losses and log Q-weights that serve all orders s >= 1: four rays and the far right tail.
+
+    The tail beyond the window carries the largest loss, which bounds its moments from above.
+    """
+    shift = 1.0 * m.sensitivity
+    reach = falls_below(m._log_pmf, jnp.zeros_like(shift), WIDE_DROP)
+    middle = jnp.floor(0.5 * shift)
+    k, w = ray(reach)
+    inner_k, inner_w = ray(jnp.minimum(middle, reach))
+    outer_k, outer_w = ray(jnp.minimum(shift - 1.0 - middle, reach))
+    nodes = jnp.concatenate([-k, 1.0 + inner_k, shift - 1.0 - outer_k, shift + k])
+    log_weights = jnp.concatenate([w, inner_w, outer_w, w]) + m._log_pmf(jnp.abs(nodes))
+    ratio_limit, _ = m._tail()
+    end = shift + reach
+    tail = log_geometric_tail(m._log_pmf(end), m._log_pmf(end + 1.0), ratio_limit)
+    _, highest = m._loss_range()
+    used = log_weights > -jnp.inf
+    loss = jnp.where(used, m._loss(jnp.where(used, nodes, 0.0)), 0.0)
+    return jnp.append(loss, highest), jnp.append(log_weights, tail)
+
+
+def tilted_nodes(m: SymmetricLattice, s: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Losses and log Q-weights for order s >= 1 of smooth log-concave noise of unbounded loss.
+
+    One panel from the left tail of Q to the right tail of the tilted law f(k) e^{s l(k)}.
+    """
+    order = jax.lax.stop_gradient(s)
+    zero = jnp.zeros_like(order)
+
+    def tilted(k):
+        return m._log_pmf(jnp.abs(k)) + order * m._loss(k)
+
+    peak = first_true(lambda k: tilted(k + 1.0) <= tilted(k), zero - 1.0, FAR)
+    right = falls_below(tilted, peak, DROP + 20.0)
+    left = falls_below(m._log_pmf, zero, DROP + 20.0)
+    k, w = panel(-left, right, 1536)
+    return m._loss(k), w + m._log_pmf(jnp.abs(k))
+
+
+def symmetric_log_masses(m: SymmetricLattice, lo: jax.Array, hi: jax.Array):
+    """log Q and log P of {lo < L <= hi}, from 8192 atoms around the centre.
+
+    The right tail beyond them goes to the largest loss with its P-mass (and to loss -inf with the
+    rest of its Q-mass), the left tail to the smallest loss kept: spreads, hence upper bounds in
+    convex order, of mass e^-60 unless the noise is wider than the window.
+    """
+    shift = 1.0 * m.sensitivity
+    half = _atoms.ATOMS // 2
+    centre = jnp.floor(0.5 * shift)
+    k = centre - half + 2.0 + jnp.arange(_atoms.ATOMS - 2, dtype=jnp.float64)
+    loss, log_q = m._loss(k), m._log_pmf(jnp.abs(k))
+    log_p = m._log_pmf(jnp.abs(k - shift))
+    ratio_limit, _ = m._tail()
+    _, highest = m._loss_range()
+
+    def tail(start):
+        return log_geometric_tail(m._log_pmf(start), m._log_pmf(start + 1.0), ratio_limit)
+
+    # a window narrower than the shift misses both centres: all that remains is total failure
+    holds = k[-1] > shift + 1.0
+    right_p = jnp.where(holds, tail(jnp.maximum(k[-1] + 1.0 - shift, 0.0)), 0.0)
+    left_p = jnp.where(holds, tail(jnp.maximum(shift - k[0] + 1.0, 0.0)), -jnp.inf)
+    loss = jnp.concatenate([loss, jnp.stack([highest, jnp.min(loss)])])
+    log_p = jnp.concatenate([jnp.where(holds, log_p, -jnp.inf), jnp.stack([right_p, left_p])])
+    tails = jnp.stack([right_p - highest, left_p - loss[-1]])
+    log_q = jnp.concatenate([jnp.where(holds, log_q, -jnp.inf), tails])
+    return _atoms.interval_log_masses(lo, hi, loss, log_q, log_p)

@@ -1,0 +1,231 @@
+"""Negative binomial noise: non-negative, hence with different curves in both directions."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxdp import _checks, _divergences, _special
+from jaxdp._mechanisms import Direction, mechanism
+from jaxdp._noise import _atoms, _samplers
+from jaxdp._noise._lattice import DROP, INTEGER, QUADRATURE, WIDE_DROP, LatticeNoise
+from jaxdp._noise._sums import FAR, falls_below, first_true, log_geometric_tail, ray
+from jaxdp._special_gamma import log_gamma_ratio, negative_binomial_log_pmf
+
+_OPEN = _checks.Domain("in (0, 1)", lambda x: (x > 0) & (x < 1))
+
+
+@mechanism
+class NegativeBinomial(LatticeNoise):
+    r"""Adds non-negative integer noise with f(k) = Gamma(k+r)/(k! Gamma(r)) p^r (1-p)^k.
+
+    .. math:: \text{remove: } \sum_{k \ge \Delta} (f(k-\Delta) - e^\varepsilon f(k))_+, \quad
+              \text{add: } \sum_{k < \Delta} f(k)
+              + \sum_{k \ge \Delta} (f(k) - e^\varepsilon f(k - \Delta))_+
+
+    The directions differ: outcomes below Delta are impossible with the record, so the add
+    direction keeps delta >= sum_{k < Delta} f(k) >= p^r at every epsilon (no pure DP, infinite
+    Rényi divergence), whence mean >= log(1/delta). The remove direction has loss at most
+    -Delta log(1-p) for r >= 1. (Ghazi, Kumar, Manurangsi & Pagh 2021, Theorem 13 and Lemma 15.)
+
+    Args:
+      r: number of successes, > 0, real. Any shape.
+      p: success probability in (0, 1); broadcasts against r. The mean is r (1-p)/p.
+      sensitivity: integer >= 1; broadcasts against r.
+
+    Raises:
+      ValueError: if a known parameter is outside its domain.
+
+    Example:
+      >>> import jaxdp
+      >>> noise = jaxdp.NegativeBinomial(10.0, 0.2)
+      >>> f"{float(jaxdp.delta(noise, 1.0, direction='add')):.4e}"
+      '3.7573e-06'
+      >>> float(jaxdp.delta(noise, 1.0, direction="remove"))
+      0.0
+    """
+
+    r: ArrayLike
+    p: ArrayLike
+    sensitivity: ArrayLike = 1
+
+    _domains = {"r": _checks.POSITIVE, "p": _OPEN, "sensitivity": INTEGER}
+
+    def _log_pmf(self, k: jax.Array) -> jax.Array:
+        return negative_binomial_log_pmf(k, jnp.asarray(self.r), jnp.asarray(self.p))
+
+    def _loss(self, k: jax.Array) -> jax.Array:
+        """log f(k - Delta) - log f(k) for k >= Delta."""
+        j, shift = k - self.sensitivity, 1.0 * self.sensitivity
+        ratio = log_gamma_ratio(j + 1.0, shift) - log_gamma_ratio(j + self.r, shift)
+        return ratio + self._loss_limit()
+
+    def _loss_limit(self) -> jax.Array:
+        return -self.sensitivity * jnp.log1p(-self.p)
+
+    def _mode(self) -> jax.Array:
+        return jnp.maximum(jnp.floor((self.r - 1.0) * (1.0 - self.p) / self.p), 0.0)
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        first = self._loss(1.0 * self.sensitivity)
+        limit = self._loss_limit()
+        return jnp.minimum(first, limit), jnp.maximum(first, limit)
+
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        if direction == "remove":
+            return jnp.asarray(-jnp.inf)
+        zero = jnp.zeros_like(1.0 * self.sensitivity)
+        return _window_sum(self, self._log_pmf, zero, self.sensitivity - 1.0, 0.0)
+
+    def _symmetric(self) -> bool:
+        return False
+
+    def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
+        return _log_hockey_stick(self, epsilon, direction, slack)
+
+    def _rate(self, s: jax.Array) -> jax.Array:
+        loss, log_weights = _nodes(self)
+        finite = _divergences.discrete_rate(loss, log_weights, jnp.where(s >= 1.0, s, 2.0))
+        order = jnp.where(s >= 1.0, s, 2.0)
+        # the outcomes of X = 0 add (0 - 1 - s (0 - 1))/(s (s - 1)) = 1/s of their mass
+        excess = finite * _special.relative_expm1(order * (order - 1.0) * finite)
+        moment = order * (order - 1.0) * finite
+        small = moment < 1.0
+        lost = jnp.exp(self._log_failure("add"))
+        total = jnp.where(small, excess, 0.0) + lost / order
+        near = _divergences.rate_from_excess(total, order)
+        far = finite + jnp.log1p(
+            (order - 1.0) * lost * jnp.exp(-jnp.where(small, 1.0, moment))
+        ) / jnp.where(order > 1.0, order * (order - 1.0), 1.0)
+        scale = s * (s - 1.0)
+        below = _special.logsumexp(log_weights + s * loss) / jnp.where(scale == 0.0, 1.0, scale)
+        return jnp.where(s >= 1.0, jnp.where(small, near, far), below)
+
+    def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
+        loss, log_weights = _nodes(self)
+        loss = jnp.append(_divergences.sampled_loss(loss, q), _divergences.log_positive(1.0 - q))
+        log_weights = jnp.append(log_weights, self._log_failure("add"))
+        certain = q >= 1.0
+        thinned = jnp.where(certain, 0.0, loss)
+        return jnp.where(
+            certain, self._rate(s), _divergences.discrete_rate(thinned, log_weights, s)
+        )
+
+    def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _log_masses(self, lo, hi)
+
+    def _draw(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        p = jnp.asarray(self.p, dtype)
+        return _samplers.negative_binomial(key, shape, dtype, self.r, (1.0 - p) / p)
+
+
+def _window_sum(m, log_terms, low, high, slack, log_envelope=None, offset=0.0):
+    """log of sum_{k=low}^{high} e^{log_terms(k)}, terms below the unimodal e^log_envelope(k).
+
+    The window keeps what is within e^-60 of the envelope's largest value; with slack > 0 the
+    rest is bounded and added: on the right by a geometric tail, on the left by (first - low)
+    times its largest value.
+    """
+    envelope = m._log_pmf if log_envelope is None else log_envelope
+    low, high = jax.lax.stop_gradient((1.0 * low, 1.0 * high))
+    top = jnp.clip(m._mode() + offset, low, high)
+    level = jax.lax.stop_gradient(envelope(top)) - DROP
+    first = first_true(lambda k: envelope(k) >= level, low - 1.0, top)
+    end = jnp.minimum(falls_below(envelope, top, DROP), high + 1.0)
+    steps, log_weights = ray(end - first)
+    used = log_weights > -jnp.inf
+    terms = log_terms(jnp.where(used, first + steps, top)) + log_weights
+    value = _special.logsumexp(jnp.where(used, terms, -jnp.inf))
+    if slack:
+        tail = log_geometric_tail(envelope(end), envelope(end + 1.0), 1.0 - m.p)
+        tail = jnp.where(end > high, -jnp.inf, tail)
+        left = _divergences.log_positive(first - low) + level
+        value = _special.logsumexp(jnp.stack([value, tail, left]))
+        value = value + QUADRATURE + slack * (64.0 + 4.0 * jnp.abs(jax.lax.stop_gradient(value)))
+    return jnp.where(high >= low, value, -jnp.inf)
+
+
+def _log_hockey_stick(m, epsilon, direction, slack):
+    """The terms are positive on one interval, whose end the monotone loss decides."""
+    shift = 1.0 * m.sensitivity
+    if slack:
+        epsilon = epsilon - slack * (32.0 + 16.0 * jnp.abs(epsilon) + 16.0 * shift)
+    rising = m.r >= 1.0  # the loss increases in k to its limit, else it decreases
+    remove = direction == "remove"
+    target = epsilon if remove else -epsilon
+    sign = 1.0 if remove else -1.0
+
+    def positive(k):  # whether the term at k >= Delta counts
+        return sign * (m._loss(k) - target) > 0.0
+
+    limit_in = sign * (m._loss_limit() - target) > 0.0
+    # the set is an up-set (from some k on) or a down-set of [Delta, inf)
+    upward = rising if remove else ~rising
+    first = jnp.where(positive(shift), shift, first_true(lambda k: positive(k), shift, shift + FAR))
+    last = first_true(lambda k: ~positive(k), shift, shift + FAR) - 1.0
+    low = jnp.where(upward, first, shift)
+    high = jnp.where(upward | limit_in, shift + FAR, jnp.where(positive(shift), last, shift - 1.0))
+    high = jnp.where(upward & ~limit_in & ~positive(shift), shift - 1.0, high)
+    centre = shift if remove else 0.0
+
+    def log_first(k):
+        return m._log_pmf(k - centre)
+
+    def log_terms(k):
+        gap = sign * (target - m._loss(k))
+        inside = gap < 0.0
+        value = log_first(k) + _special.log1mexp(jnp.where(inside, gap, -1.0))
+        return jnp.where(inside, value, -jnp.inf)
+
+    value = _window_sum(m, log_terms, low, high, slack, log_first, centre)
+    if not remove:
+        zero = jnp.zeros_like(shift)
+        failure = _window_sum(m, m._log_pmf, zero, shift - 1.0, slack)
+        value = jnp.logaddexp(value, failure)
+    return jnp.minimum(value, 0.0)
+
+
+def _nodes(m):
+    """Losses and log Q-weights of k >= Delta, for all orders, and the far tail.
+
+    The tail carries the limit of the loss, or where the loss falls (r < 1) the last one: more.
+    """
+    shift = 1.0 * m.sensitivity
+    top = jnp.maximum(m._mode(), 0.0)
+    level = jax.lax.stop_gradient(m._log_pmf(top)) - WIDE_DROP
+    # P lives right of its own left end: both laws are kept from there on
+    first = first_true(lambda k: m._log_pmf(k) >= level, -jnp.ones_like(top), top)
+    start = jnp.maximum(first, shift)
+    end = falls_below(m._log_pmf, jnp.maximum(top, start), WIDE_DROP) + shift
+    steps, log_weights = ray(end - start)
+    used = log_weights > -jnp.inf
+    k = jnp.where(used, start + steps, start)
+    tail = log_geometric_tail(m._log_pmf(end), m._log_pmf(end + 1.0), 1.0 - m.p)
+    loss = jnp.append(m._loss(k), jnp.maximum(m._loss(end), m._loss_limit()))
+    return loss, jnp.append(m._log_pmf(k) + log_weights, tail)
+
+
+def _log_masses(m, lo, hi):
+    """From 8192 atoms around the bulk of both laws; the right tail goes to the largest loss."""
+    shift = 1.0 * m.sensitivity
+    level = jax.lax.stop_gradient(m._log_pmf(m._mode())) - DROP
+    first = first_true(lambda k: m._log_pmf(k) >= level, -jnp.ones_like(shift), m._mode())
+    k = jnp.maximum(first, shift) + jnp.arange(_atoms.ATOMS - 2, dtype=jnp.float64)
+    _, high = m._loss_range()
+
+    def tail(start):
+        return log_geometric_tail(m._log_pmf(start), m._log_pmf(start + 1.0), 1.0 - m.p)
+
+    holds = k[-1] - shift > m._mode()
+    right_p = jnp.where(holds, tail(jnp.maximum(k[-1] + 1.0 - shift, 0.0)), 0.0)
+    dropped = k[0] - shift  # P-mass left of the window, below the level each
+    left_p = jnp.where(holds, _divergences.log_positive(dropped) + level, -jnp.inf)
+    ends = jnp.stack([high, jnp.minimum(m._loss(k[0]), high)])
+    log_p = jnp.concatenate(
+        [jnp.where(holds, m._log_pmf(k - shift), -jnp.inf), jnp.stack([right_p, left_p])]
+    )
+    log_q = jnp.concatenate(
+        [jnp.where(holds, m._log_pmf(k), -jnp.inf), jnp.stack([right_p, left_p]) - ends]
+    )
+    return _atoms.interval_log_masses(lo, hi, jnp.append(m._loss(k), ends), log_q, log_p)

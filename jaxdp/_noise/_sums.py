@@ -1,0 +1,107 @@
+"""Sums over the integers with a fixed number of nodes, and searches for where to sum.
+
+A smooth summand over many lattice points is sampled with a stride h, and the ends are corrected
+so that the sum over *every* lattice point results. With E the unit shift, Y = E^h and u = 1 - Y,
+
+    sum_{k >= 0} E^k = 1/(1 - (1 - u)^{1/h}) = h/u + c_0(h) + c_1(h) u + c_2(h) u^2 + ...,
+
+Gregory's rule for a lattice: weight h everywhere, plus finite differences at the ends. At h = 1
+all corrections vanish and the sum is the plain one, exact. The weights are positive.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+_ORDER = 7  # the highest at which all weights stay positive for every h
+_DYADIC_PANELS, _DYADIC_NODES, _UNIFORM_NODES = 17, 64, 1024
+RAY_NODES = _DYADIC_PANELS * _DYADIC_NODES + _UNIFORM_NODES
+FAR = 2.0**40  # searches go this far
+_SECTIONS, _ROUNDS = 32, 9  # 32^9 > 2^41
+
+
+def _end_corrections(h: jax.Array) -> list[jax.Array]:
+    """Additions to the weights of the first nodes of a sum that starts there, at stride h."""
+    theta = 1.0 / h
+    d, g = [jnp.ones_like(h)], [jnp.ones_like(h)]
+    for j in range(1, _ORDER + 2):
+        d.append(d[-1] * (j - theta) / (j + 1.0))
+        g.append(-sum(d[i] * g[j - i] for i in range(1, j + 1)))
+    c = [h * value for value in g[1:]]
+    return [
+        sum((-1) ** m * math.comb(i, m) * c[i] for i in range(m, _ORDER + 1))
+        for m in range(_ORDER + 1)
+    ]
+
+
+def panel(low: jax.Array, high: jax.Array, nodes: int) -> tuple[jax.Array, jax.Array]:
+    """Nodes and log weights of sum_{k=low}^{high} over the integers; empty if high < low."""
+    j = jnp.arange(nodes, dtype=jnp.float64)
+    count = high - low + 1.0
+    dense = count <= nodes
+    h = jnp.where(dense, 1.0, (high - low) / (nodes - 1))
+    corrections = jnp.stack(_end_corrections(h))
+    weights = jnp.full((nodes,), h)
+    weights = weights.at[: _ORDER + 1].add(corrections)
+    weights = weights.at[nodes - 1 - _ORDER :].add(corrections[::-1])
+    used = ~dense | (j < count)
+    log_weights = jnp.where(used, jnp.log(jnp.where(dense, 1.0, weights)), -jnp.inf)
+    return jnp.where(used, low + h * j, low), log_weights
+
+
+def ray(length: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Nodes and log weights of sum_{k=0}^{length-1} for a summand that is rough at 0.
+
+    Up to RAY_NODES points all are taken; beyond, panels double in length away from 0, the last
+    31/32 of the way being one uniform panel.
+    """
+    last = jnp.maximum(length, 0.0) - 1.0
+    all_k, all_w = panel(jnp.zeros_like(last), jnp.minimum(last, RAY_NODES - 1.0), RAY_NODES)
+    powers = 0.5 ** jnp.arange(_DYADIC_PANELS - 1, -1, -1, dtype=jnp.float64)
+    edges = jnp.concatenate([jnp.zeros((1,)), jnp.floor(last / 32.0 * powers)])
+    k, w = jax.vmap(lambda a, b: panel(a, b - 1.0, _DYADIC_NODES))(edges[:-1], edges[1:])
+    far_k, far_w = panel(edges[-1], last, _UNIFORM_NODES)
+    graded_k = jnp.concatenate([k.ravel(), far_k])
+    graded_w = jnp.concatenate([w.ravel(), far_w])
+    dense = length <= RAY_NODES
+    return jnp.where(dense, all_k, graded_k), jnp.where(dense, all_w, graded_w)
+
+
+def first_true(
+    predicate: Callable[[jax.Array], jax.Array], low: jax.Array, high: jax.Array
+) -> jax.Array:
+    """The least integer in (low, high] from which on the predicate holds; high if none below.
+
+    Searches by sections of 32; the predicate takes a vector of points.
+    """
+    fractions = jnp.arange(1, _SECTIONS, dtype=jnp.float64) / _SECTIONS
+
+    def body(_, ends):
+        below, above = ends
+        points = below + jnp.floor((above - below) * fractions)
+        false = ~predicate(points) & (points > below)
+        low = jnp.max(jnp.where(false, points, below))
+        high = jnp.min(jnp.where(false | (points <= low), above, points))
+        return low, high
+
+    ends = jnp.broadcast_arrays(*jax.lax.stop_gradient((1.0 * low, 1.0 * high)))
+    return jax.lax.fori_loop(0, _ROUNDS, body, tuple(ends))[1]
+
+
+def falls_below(
+    log_summand: Callable[[jax.Array], jax.Array], start: jax.Array, drop: float
+) -> jax.Array:
+    """The first integer after start where a decreasing summand has lost a factor e^-drop."""
+    level = jax.lax.stop_gradient(log_summand(start)) - drop
+    return first_true(lambda k: log_summand(k) < level, start, start + FAR)
+
+
+def log_geometric_tail(log_first: jax.Array, log_second: jax.Array, limit: jax.Array) -> jax.Array:
+    """Upper bound on log sum_{k >= 0} f(k) from f(0), f(1), for log-concave or log-convex f.
+
+    The ratio f(k+1)/f(k) is at most the larger of its first value and its limit.
+    """
+    ratio = jnp.maximum(jnp.exp(jnp.minimum(log_second - log_first, 0.0)), limit)
+    return log_first - jnp.log1p(-jnp.minimum(ratio, 1.0 - 1e-15))

@@ -1,0 +1,118 @@
+"""One-step laws for the engine's tests, and their exact composed values by mpmath."""
+
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+
+from jaxdp import _special
+from jaxdp._law import Term
+
+
+def gaussian(mu):
+    def masses(lo, hi):
+        a, b = lo / mu, hi / mu
+        return (
+            _special.log_ndtr_interval(a + mu / 2, b + mu / 2),
+            _special.log_ndtr_interval(a - mu / 2, b - mu / 2),
+        )
+
+    return masses
+
+
+def sampled_gaussian(sigma, q, count):
+    base = gaussian(1.0 / sigma)
+
+    def unsampled(loss):
+        x = jnp.expm1(loss) / q
+        inside = x > -1.0
+        return jnp.where(inside, jnp.log1p(jnp.where(inside, x, 0.0)), -jnp.inf)
+
+    def masses(lo, hi):
+        log_q, log_p = base(unsampled(lo), unsampled(hi))
+        return log_q, jnp.logaddexp(jnp.log1p(-q) + log_q, jnp.log(q) + log_p)
+
+    return Term(masses, count, support=(jnp.log1p(-q), jnp.inf))
+
+
+def _log(x):
+    return jnp.where(x > 0.0, jnp.log(jnp.where(x > 0.0, x, 1.0)), -jnp.inf)
+
+
+def randomized_response(epsilon0, count):
+    def masses(lo, hi):
+        up, down = (lo < epsilon0) & (epsilon0 <= hi), (lo < -epsilon0) & (-epsilon0 <= hi)
+        high, low = 1.0 / (1.0 + jnp.exp(-epsilon0)), 1.0 / (1.0 + jnp.exp(epsilon0))
+        return _log(up * low + down * high), _log(up * high + down * low)
+
+    return Term(masses, count, support=(-epsilon0, epsilon0))
+
+
+def laplace(x, count):
+    """Loss 2 z - x, z exponential(1) under Q, kept in [-x, x]: atoms at both ends."""
+
+    def masses(lo, hi):
+        a, b = jnp.clip(lo, -x, x), jnp.clip(hi, -x, x)
+        # Between the ends Q has density e^{-(l + x) / 2} / 4, P has e^l times it.
+        between = -jnp.expm1(-(b - a) / 2) / 2
+        top, bottom = (lo < x) & (x <= hi), (lo < -x) & (-x <= hi)
+        q = jnp.exp(-(a + x) / 2) * between + top * jnp.exp(-x) / 2 + bottom * 0.5
+        p = jnp.exp((b - x) / 2) * between + top * 0.5 + bottom * jnp.exp(-x) / 2
+        return _log(q), _log(p)
+
+    return Term(masses, count, support=(-x, x))
+
+
+def gaussian_log_delta(mu, epsilon):
+    with mp.workdps(60):
+        mu, epsilon = mp.mpf(mu), mp.mpf(epsilon)
+        value = mp.ncdf(mu / 2 - epsilon / mu) - mp.exp(epsilon) * mp.ncdf(-mu / 2 - epsilon / mu)
+        return float(mp.log(value))
+
+
+def randomized_response_log_delta(epsilon0, count, epsilon):
+    with mp.workdps(60):
+        e0, e = mp.mpf(epsilon0), mp.mpf(epsilon)
+        p = 1 / (1 + mp.exp(-e0))
+        total = mp.mpf(0)
+        for k in range(count + 1):
+            loss = (2 * k - count) * e0
+            if loss > e:
+                mass = mp.binomial(count, k) * p**k * (1 - p) ** (count - k)
+                total += mass * (1 - mp.exp(e - loss))
+        return float(mp.log(total))
+
+
+def laplace_pair_log_delta(x, epsilon):
+    """Two Laplace steps: the one-step curve, known for every real epsilon, averaged over the other."""
+    with mp.workdps(30):
+        x, epsilon = mp.mpf(x), mp.mpf(epsilon)
+
+        def curve(e):
+            if e >= x:
+                return mp.mpf(0)
+            return 1 - mp.exp(e) if e <= -x else -mp.expm1((e - x) / 2)
+
+        kinks = sorted({-x, x, *(k for k in (epsilon - x, epsilon + x) if -x < k < x)})
+        between = mp.quad(lambda t: mp.exp((t - x) / 2) / 4 * curve(epsilon - t), kinks)
+        return float(
+            mp.log(curve(epsilon - x) / 2 + mp.exp(-x) / 2 * curve(epsilon + x) + between)
+        )
+
+
+def random_gaussian_settings(number, seed):
+    """(mu, count, epsilon, log delta) with delta from 0.5 down to 1e-100."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    while len(rows) < number:
+        count = float(np.floor(10 ** rng.uniform(0.0, 5.0)))
+        total = 10 ** rng.uniform(-1.3, 0.8)
+        mu = total / np.sqrt(count)
+        epsilon = total**2 / 2 + rng.uniform(-1.0, 20.0) * total
+        if not 0.0 < epsilon < 200.0:
+            continue
+        with mp.workdps(60):
+            exact = mp.mpf(mu) * mp.sqrt(mp.mpf(count))
+        log_delta = gaussian_log_delta(exact, epsilon)
+        if np.log(1e-100) < log_delta < np.log(0.5):
+            rows.append((mu, count, epsilon, log_delta))
+    return np.array(rows).T

@@ -1,0 +1,154 @@
+"""The engine's bounds against exact values: every one fails if a bound is on the wrong side."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdp._law import Term, epsilon_bounds, log_delta_bounds
+from tests.law import laws
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def over_rows(function):
+    """One compilation for all settings; the batch is mapped in chunks."""
+    return jax.jit(lambda *columns: jax.lax.map(lambda row: function(*row), columns, batch_size=8))
+
+
+def test_composed_gaussian_brackets_the_closed_form():
+    """Breaks if rounding, wrap-around or a discretisation ever falls on the unsafe side."""
+    mu, count, epsilon, exact = laws.random_gaussian_settings(120, seed=1)
+
+    def both(mu, count, epsilon, exact):
+        term = Term(laws.gaussian(mu), count)
+        return *log_delta_bounds((term,), epsilon), *epsilon_bounds((term,), log_delta=exact)
+
+    low, high, epsilon_low, epsilon_high = map(np.asarray, over_rows(both)(mu, count, epsilon, exact))
+    room = 1e-12 * np.abs(exact)  # of the closed form's own arguments
+    assert np.all(low <= exact + room)
+    assert np.all(high >= exact - room)
+    assert np.all(epsilon_low <= epsilon * (1 + 1e-12))
+    assert np.all(epsilon_high >= epsilon * (1 - 1e-12))
+    ordinary = exact > np.log(1e-30)
+    width = (epsilon_high - epsilon_low) / epsilon
+    assert np.median(width[ordinary]) < 3e-4
+    assert np.all(np.isfinite(high[ordinary]))
+
+
+@functools.cache
+def sampled_epsilon():
+    def bounds(sigma, q, count, delta):
+        return epsilon_bounds((laws.sampled_gaussian(sigma, q, count),), delta)
+
+    return jax.jit(bounds)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "count", "exact", "width"),
+    [
+        (1.0, 0.01, 1e3, 1.828237, 1e-3),
+        (0.6, 1e-3, 1e4, 2.456145, 3e-3),
+        (2.0, 0.1, 5e3, 22.513327, 1e-3),
+        (1.1, 256 / 60000, 14062.0, 2.381597, 1e-3),
+        (0.8, 1e-4, 1e6, 0.708271, 3e-3),
+    ],
+)
+def test_sampled_gaussian_brackets_the_truth(sigma, q, count, exact, width):
+    """Breaks if the rare large losses are priced wrongly, or if accuracy is lost."""
+    low, high = sampled_epsilon()(sigma, q, count, 1e-5)
+    assert low <= exact + 1e-6
+    assert high >= exact - 1e-6
+    assert (high - low) / exact < width
+
+
+@pytest.mark.parametrize("delta", [1e-14, 1e-18, 1e-25, 1e-50])
+def test_small_delta_stays_finite_and_ordered(delta):
+    """Breaks if the transform's rounding noise reaches the answer."""
+    low, high = sampled_epsilon()(1.0, 0.01, 1e3, delta)
+    assert 0.0 < low <= high < 1.01 * low
+
+
+@pytest.mark.parametrize(
+    ("batch", "records", "sigma", "count", "delta", "reported"),
+    [
+        (256, 60000, 1.12, 14062.0, 1e-5, 2.3102),
+        (256, 60000, 0.6, 7031.0, 1e-5, 7.6900),
+        (256, 60000, 1.2, 2343.0, 1e-5, 0.7923),
+        (4096, 50000, 10.0, 875.0, 1e-5, 0.9028),
+        (16384, 50000, 21.1, 250.0, 1e-5, 0.9121),
+        (16384, 1271167, 2.5, 71589.0, 8e-7, 7.5088),
+    ],
+)
+def test_published_runs(batch, records, sigma, count, delta, reported):
+    low, high = sampled_epsilon()(sigma, batch / records, count, delta)
+    assert abs(high / reported - 1) < 2e-3
+    assert 0 <= high - low < 2e-3 * reported
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize(("epsilon0", "count", "epsilon"), [(0.3, 5, 0.7), (0.1, 400, 5.5)])
+def test_randomised_response(direction, epsilon0, count, epsilon):
+    """Breaks if atoms are put in the wrong cell; the two directions agree by symmetry."""
+    exact = laws.randomized_response_log_delta(epsilon0, count, epsilon)
+    term = laws.randomized_response(jnp.float64(epsilon0), float(count))
+    low, high = log_delta_bounds((term,), epsilon, direction=direction)
+    assert low <= exact + 1e-11
+    assert high >= exact - 1e-11
+    assert high - exact < 0.05
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize(("x", "epsilon"), [(1.0, 0.8), (0.5, 0.1)])
+def test_laplace_pair(direction, x, epsilon):
+    """Breaks if the atoms at the two ends of the losses are lost or moved."""
+    exact = laws.laplace_pair_log_delta(x, epsilon)
+    low, high = log_delta_bounds((laws.laplace(x, 2.0),), epsilon, direction=direction)
+    assert low <= exact + 1e-11
+    assert high >= exact - 1e-11
+    assert high - low < 2e-2
+
+
+def test_gradients_are_those_of_the_bound():
+    """Breaks if a grid choice carries a gradient, or a mask poisons one."""
+
+    def upper(parameters):
+        sigma, q, count, delta = parameters
+        return epsilon_bounds(
+            (laws.sampled_gaussian(sigma, q, count),), delta, sides=(1,)
+        )[0]
+
+    at = jnp.array([1.0, 0.01, 1000.0, 1e-5])
+    forward = jax.jit(jax.jacfwd(upper))(at)
+    reverse = jax.jit(jax.grad(upper))(at)
+    np.testing.assert_allclose(forward, reverse, rtol=1e-9)
+    value = jax.jit(upper)
+    for i, step in enumerate((1e-3, 1e-5, 1.0, 1e-8)):
+        move = jnp.zeros(4).at[i].set(step)
+        difference = (value(at + move) - value(at - move)) / (2 * step)
+        np.testing.assert_allclose(forward[i], difference, rtol=2e-3)
+
+
+def test_two_terms_equal_one():
+    """Breaks if the parts of a heterogeneous composition lose track of their lattices."""
+    parts = (Term(laws.gaussian(0.1), 300.0), Term(laws.gaussian(0.2), 50.0))
+    exact = laws.gaussian_log_delta(np.sqrt(300 * 0.01 + 50 * 0.04), 8.0)
+    low, high = log_delta_bounds(parts, 8.0)
+    assert low <= exact <= high
+    assert high - low < 2e-2
+
+
+def test_infinite_losses_are_kept_apart():
+    """Breaks if P{L = inf} is forgotten, or counted in the wrong direction."""
+    term = Term(laws.gaussian(0.1), 100.0, log_tau_p=np.log(1e-9))
+    through = -np.expm1(100 * np.log1p(-1e-9))
+    (low,) = log_delta_bounds((term,), 30.0, sides=(-1,))
+    assert low >= np.log(through) - 1e-6
+    (high,) = log_delta_bounds((term,), 30.0, direction="add", sides=(1,))
+    assert high < np.log(through) - 10
