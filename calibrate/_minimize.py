@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from calibrate._solve import Status, excess_over_target
+from calibrate._solve import Status, check_target, excess_over_target
 from jaxdp import _answers, _checks, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 
@@ -83,9 +83,7 @@ def minimize(
       >>> round(float(best.value["b"] / best.value["a"]), 4)  # 3 ** 0.25
       1.3161
     """
-    _checks.check_choice("direction", direction, ("remove", "add", "both"))
-    _checks.check("epsilon", epsilon, _checks.NON_NEGATIVE)
-    _checks.check("delta", delta, _checks.DELTA)
+    check_target(epsilon, delta, direction)
     leaves, treedef = jax.tree.flatten(init)
     if not leaves:
         raise ValueError("init must contain at least one parameter")

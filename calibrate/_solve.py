@@ -106,9 +106,7 @@ def solve(
       >>> round(float(solution.value), 5), solution.message
       (3.73064, 'The value meets the target and is at the boundary of doing so.')
     """
-    _checks.check_choice("direction", direction, ("remove", "add", "both"))
-    _checks.check("epsilon", epsilon, _checks.NON_NEGATIVE)
-    _checks.check("delta", delta, _checks.DELTA)
+    check_target(epsilon, delta, direction)
     bounded = bracket is not None
     low, high = bracket or _DEFAULT_BRACKET
     _checks.check("bracket[0]", low, _checks.POSITIVE)
@@ -131,6 +129,16 @@ def solve(
     )
     value = jnp.where(falls > 0.0, down, up)
     return Solution(value, target, achieved, status.astype(jnp.int32))
+
+
+def check_target(epsilon: ArrayLike, delta: ArrayLike, direction: str) -> None:
+    """Raise ValueError for a known target outside its domain."""
+    _checks.check_choice("direction", direction, ("remove", "add", "both"))
+    _checks.check("epsilon", epsilon, _checks.NON_NEGATIVE)
+    _checks.check("delta", delta, _checks.DELTA)
+    known = _checks.concrete("epsilon", epsilon), _checks.concrete("delta", delta)
+    if known[0] is not None and known[1] is not None and np.any((known[0] == 0) & (known[1] == 0)):
+        raise ValueError("epsilon must be > 0 where delta is 0: no noise gives perfect privacy")
 
 
 def excess_over_target(

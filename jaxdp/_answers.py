@@ -160,27 +160,41 @@ def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
     chosen = resolve(m, method)
     worst = _curve.worst(m, "both", lambda d: (-_tradeoff(m, fpr, d, chosen),))[0]
     inside = m._in_domain() & _checks.PROBABILITY.contains(fpr)
-    return jnp.where(inside, jnp.clip(-worst, 0.0, 1.0), jnp.nan)
+    return jnp.where(inside, jnp.clip(0.0 - worst, 0.0, 1.0), jnp.nan)
 
 
 def _tradeoff(m: Mechanism, fpr: jax.Array, d: Direction, method: Method) -> jax.Array:
     """The maximum over g = e^l of a function that rises, then falls: bisection on its slope.
 
-    Any l gives a valid bound; by the envelope theorem the gradient at the frozen best one is
-    that of the maximum.
+    With h the curve, 1 - g fpr - h(l) for l >= 0 and, by H_g = 1 - g + g H'_{1/g} with H' the curve
+    of the swapped pair, g (1 - fpr - h'(-l)) for l < 0. Any l gives a valid bound; by the
+    envelope theorem the gradient at the frozen best one is that of the maximum.
     """
+    other: Direction = "add" if d == "remove" else "remove"
 
-    def power(loss):
-        return _divergences.exp_up(jnp.minimum(_log_delta(m, loss, d, method, (1,))[0], 0.0))
+    def curve(distance, direction):
+        value = _log_delta(m, distance, direction, method, (1,))[0]
+        return _divergences.exp_up(jnp.minimum(value, 0.0))
+
+    def curves(loss):
+        distance = jnp.abs(loss)
+        forward = curve(distance, d)
+        return forward, forward if m._symmetric() else curve(distance, other)
 
     def body(_, bracket):
         low, high = bracket
         middle = 0.5 * (low + high)
-        slope = jax.jvp(power, (middle,), (jnp.ones_like(middle),))[1]
-        rising = -slope > fpr * jnp.exp(middle)
+        (_, swapped), slopes = jax.jvp(curves, (jnp.abs(middle),), (jnp.ones_like(middle),))
+        beyond = -slopes[0] > fpr * jnp.exp(jnp.maximum(middle, 0.0))
+        below = 1.0 - fpr - swapped + slopes[1] > 0.0
+        rising = jnp.where(middle >= 0.0, beyond, below)
         return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
 
     ends = jnp.full_like(fpr, -_LOSS_CAP), jnp.full_like(fpr, _LOSS_CAP)
     low, high = jax.lax.fori_loop(0, _BISECTIONS, body, jax.lax.stop_gradient(ends))
     best = jax.lax.stop_gradient(0.5 * (low + high))
-    return 1.0 - fpr * jnp.exp(best) - power(best)
+    forward, swapped = curves(best)
+    positive = best >= 0.0
+    above = 1.0 - fpr * jnp.exp(jnp.where(positive, best, 0.0)) - forward
+    below = jnp.exp(jnp.where(positive, 0.0, best)) * (1.0 - fpr - swapped)
+    return jnp.where(positive, above, below)

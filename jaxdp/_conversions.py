@@ -176,7 +176,7 @@ def renyi_to_delta(rdp: ArrayLike, alpha: ArrayLike, epsilon: ArrayLike) -> jax.
 
 def _renyi_to_delta(rdp, alpha, epsilon):
     log_delta = log_delta_at_order((alpha - 1.0) * rdp, alpha, epsilon)
-    return _valid(jnp.exp(jnp.minimum(log_delta, 0.0)), rdp >= 0.0, alpha > 1.0)
+    return _valid(_divergences.exp_up(jnp.minimum(log_delta, 0.0)), rdp >= 0.0, alpha > 1.0)
 
 
 def zcdp_to_renyi(rho: ArrayLike, alpha: ArrayLike) -> jax.Array:

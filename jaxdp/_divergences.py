@@ -119,14 +119,14 @@ def gaussian_log_masses(lo: jax.Array, hi: jax.Array, mu: jax.Array) -> tuple[ja
 def laplace_log_hockey_stick(epsilon: jax.Array, x: jax.Array, slack: float = 0.0) -> jax.Array:
     """log H of Laplace noise at x = sensitivity/scale: 1 - e^{(epsilon - x)/2} for |epsilon| < x.
 
-    Both directions agree. For epsilon <= -x it is 1 - e^epsilon, for epsilon >= x it is 0.
+    Both directions agree. For epsilon <= -x it is 1 - e^epsilon, for epsilon >= x (as rounded) 0.
     """
+    inside = epsilon < x
     gap = epsilon - x - 2.0 * slack * (jnp.abs(epsilon) + x)
-    inside = gap < 0.0
     middle = jnp.where(inside, special.log1mexp(0.5 * jnp.where(inside, gap, -1.0)), -jnp.inf)
     below = epsilon <= -x
-    left = special.log1mexp(jnp.where(below, epsilon, -1.0))
-    return jnp.where(below, left, middle)
+    left = special.log1mexp(jnp.where(below, epsilon, -1.0)) + 4.0 * slack
+    return jnp.minimum(jnp.where(below, left, middle), 0.0)
 
 
 def laplace_rate(s: jax.Array, x: jax.Array) -> jax.Array:
@@ -138,17 +138,12 @@ def laplace_rate(s: jax.Array, x: jax.Array) -> jax.Array:
     direct = r * x < 30.0
     y = jnp.where(direct, x, 0.0)
     small = rate_from_excess(y * y * special.exp_divided_difference((r - 1.0) * y, -r * y), r)
+    # beyond, with d = r - 1: log E = d x - log1p(d/r) + log1p(d/r e^{-(2r-1)x}), divided by d r
     p = jnp.where(direct, 2.0, r)
-    above = p > 1.0
-    p_safe = jnp.where(above, p, 2.0)
-    # beyond: log E = (r-1)x + log(r/(2r-1)) + log1p((r-1)/r e^{-(2r-1)x})
-    log_moment = (
-        (p_safe - 1.0) * x
-        + jnp.log(p_safe / (2.0 * p_safe - 1.0))
-        + jnp.log1p((p_safe - 1.0) / p_safe * jnp.exp(-(2.0 * p_safe - 1.0) * x))
-    )
-    large = log_moment / (p_safe * (p_safe - 1.0))
-    return jnp.where(direct, small, jnp.where(above, large, x + jnp.expm1(-x)))
+    share = (p - 1.0) / p
+    decay = jnp.exp(-(2.0 * p - 1.0) * x)
+    bend = special.relative_log1p(share) - decay * special.relative_log1p(share * decay)
+    return jnp.where(direct, small, (x - bend / p) / p)
 
 
 def laplace_log_masses(lo: jax.Array, hi: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -180,7 +175,8 @@ def approximate_dp_log_hockey_stick(
     X is e^{+-bound} outside an event of probability `failure` that reveals everything.
     """
     low, high = -bound, bound
-    gap = jnp.minimum(epsilon - high - 2.0 * slack * (jnp.abs(epsilon) + bound), 0.0)
+    gap = epsilon - high - 2.0 * slack * (jnp.abs(epsilon) + bound)
+    gap = jnp.where(epsilon < high, jnp.minimum(gap, 0.0), 0.0)
     middle = -jnp.expm1(gap) * jax.nn.sigmoid(bound)
     left = -jnp.expm1(jnp.where(epsilon < low, epsilon, low))
     value = failure + (1.0 - failure) * jnp.where(epsilon <= low, left, middle)
@@ -196,11 +192,13 @@ def randomized_response_rate(s: jax.Array, bound: jax.Array) -> jax.Array:
     b = jnp.where(direct, bound, 0.0)
     excess = 0.5 * b * b * _sinhc(0.5 * s * b) * _sinhc(0.5 * (s - 1.0) * b) / jnp.cosh(0.5 * b)
     small = rate_from_excess(excess, s)
-    scale = s * (s - 1.0)
-    r = jnp.where(direct | (scale == 0.0), 2.0, s)
-    large = (_log_cosh((r - 0.5) * bound) - _log_cosh(0.5 * bound)) / (r * (r - 1.0))
-    kl = bound * jnp.tanh(0.5 * bound)
-    return jnp.where(direct, small, jnp.where(scale == 0.0, kl, large))
+    # beyond, with r >= 1 the larger of s and 1 - s, d = r - 1: cosh((r - 1/2) b) / cosh(b/2) is
+    # e^{d b} (1 + y), y = e^-b (e^{-2 d b} - 1)/(1 + e^-b)
+    r = jnp.maximum(s, 1.0 - s)
+    per_d = -2.0 * bound * special.relative_expm1(-2.0 * (r - 1.0) * bound)
+    per_d = per_d * jax.nn.sigmoid(-bound)
+    large = (bound + per_d * special.relative_log1p((r - 1.0) * per_d)) / r
+    return jnp.where(direct, small, large)
 
 
 def atom_log_masses(
@@ -215,10 +213,6 @@ def atom_log_masses(
 def _sinhc(y: jax.Array) -> jax.Array:
     """sinh(y)/y."""
     return jnp.exp(-y) * special.relative_expm1(2.0 * y)
-
-
-def _log_cosh(y: jax.Array) -> jax.Array:
-    return jnp.abs(y) + jnp.log1p(jnp.exp(-2.0 * jnp.abs(y))) - special.LOG_2
 
 
 # --- Poisson subsampling ------------------------------------------------------------------------
@@ -251,26 +245,41 @@ def discrete_rate(loss: jax.Array, log_weights: jax.Array, s: jax.Array) -> jax.
     return jnp.where(direct, small, jnp.where(scale == 0.0, kl, large))
 
 
-_PANELS, _PANEL_NODES = 64, 10
+_PANELS, _PANEL_NODES, _SCAN = 128, 10, 512
 _LEGENDRE = np.polynomial.legendre.leggauss(_PANEL_NODES)
 _UNIT_NODES = (np.arange(_PANELS)[:, None] + 0.5 * (1.0 + _LEGENDRE[0])).ravel() / _PANELS
 _UNIT_LOG_WEIGHTS = np.tile(np.log(0.5 * _LEGENDRE[1] / _PANELS), _PANELS)
 
 
-def sampled_gaussian_rate(s: jax.Array, mu: jax.Array, q: jax.Array) -> jax.Array:
-    """k(s) of the Poisson-subsampled Gaussian, X = 1 - q + q exp(mu z - mu^2/2), z ~ N(0, 1).
+def _sampled_gaussian_window(s: jax.Array, mu: jax.Array, q: jax.Array):
+    """The interval of z outside of which the integrand of `sampled_gaussian_rate` is negligible.
 
-    Composite Gauss-Legendre in z over [-13 + min(s, 0) mu, 13 + (max(s, 1) + 1) mu], outside of
-    which the integrand is below e^-80 of its peak; the log of X is analytic within pi/mu of the
-    real line, so that panels no wider than 2 min(1, 1/mu) reach 1e-13. Where 64 panels cannot be
-    that narrow (roughly |s| > 100/mu, or mu > 4), the value is the convexity bound
-    E[X^s] <= 1 - q + q E[(P/Q)^s]: an upper bound there, exact elsewhere.
+    The hull of the nodes of a scan where it is within e^-50 of its peak, a scan step wider.
     """
     left = jnp.minimum(s, 0.0) * mu - 13.0
     right = (jnp.maximum(s, 1.0) + 1.0) * mu + 13.0
-    width = right - left
-    resolved = width / _PANELS <= 2.0 * jnp.minimum(1.0, 1.0 / mu)
-    left, width = jax.lax.stop_gradient((left, width))
+    step = (right - left) / (_SCAN - 1)
+    z = left + step * jnp.arange(_SCAN, dtype=jnp.float64)
+    u = sampled_loss(mu * z - 0.5 * mu * mu, q)
+    size = jnp.abs(u)
+    growth = jnp.maximum(jnp.maximum(s * u, u), 0.0) + 2.0 * jnp.log((size + 1e-300) / (1.0 + size))
+    height = growth - 0.5 * z * z
+    high = height > jnp.max(height) - 50.0
+    low_end = jnp.min(jnp.where(high, z, jnp.inf)) - step
+    high_end = jnp.max(jnp.where(high, z, -jnp.inf)) + step
+    return jax.lax.stop_gradient((low_end, high_end - low_end))
+
+
+def sampled_gaussian_rate(s: jax.Array, mu: jax.Array, q: jax.Array) -> jax.Array:
+    """k(s) of the Poisson-subsampled Gaussian, X = 1 - q + q exp(mu z - mu^2/2), z ~ N(0, 1).
+
+    Composite Gauss-Legendre in z over the window that matters; log X is analytic within pi/mu of
+    the real line, so that panels no wider than 2 min(1, 1/mu) reach 1e-13. Where 128 panels
+    cannot be that narrow (mu above about 8, or two peaks more than 250 deviations apart), the value
+    is the convexity bound E[X^s] <= 1 - q + q E[(P/Q)^s]: an upper bound there, exact elsewhere.
+    """
+    left, width = _sampled_gaussian_window(s, mu, q)
+    resolved = width / _PANELS <= 2.0 * jnp.minimum(1.0, 1.2 / mu)
     z = left + width * jnp.asarray(_UNIT_NODES, jnp.float64)
     log_weights = (
         special.log_normal_density(z) + jnp.log(width) + jnp.asarray(_UNIT_LOG_WEIGHTS, jnp.float64)
@@ -369,9 +378,5 @@ def ornstein_uhlenbeck_variance(theta: jax.Array, rho: jax.Array, t: jax.Array) 
 
 def ornstein_uhlenbeck_mu(sensitivity, theta, rho, t):
     """mu of the OU mechanism: a Gaussian of sensitivity e^{-theta t} Delta (Balle et al. 2019)."""
-    return sensitivity / (rho * jnp.sqrt(2.0 * t * special.relative_expm1(2.0 * theta * t)))
-
-
-def log_binomial_ratio(alpha: jax.Array) -> jax.Array:
-    """alpha log(1 - 1/alpha), finite for alpha > 1 (log of the CKS constant)."""
-    return alpha * jnp.log1p(-1.0 / alpha)
+    std = jnp.sqrt(ornstein_uhlenbeck_variance(theta, rho, t))
+    return jnp.maximum(sensitivity * jnp.exp(-theta * t) / std, 1e-100)

@@ -1,6 +1,7 @@
 """Mechanisms to the numerical engine: which laws are composed, and how many times."""
 
 import jax
+import jax.numpy as jnp
 
 from jaxdp import _law
 from jaxdp._mechanisms import Base, Direction, Mechanism, PoissonSampled, _curve
@@ -42,9 +43,9 @@ def log_delta(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta, below (-1) or above (+1), for one direction."""
-    return _law.log_delta_bounds(
-        terms_of(m), epsilon, direction=direction, sides=sides, size=grid_size or DEFAULT_GRID_SIZE
-    )
+    size = grid_size or DEFAULT_GRID_SIZE
+    bounds = _law.log_delta_bounds(terms_of(m), epsilon, direction=direction, sides=sides, size=size)
+    return _safe(bounds, sides, -jnp.inf, 0.0)
 
 
 def epsilon(
@@ -55,10 +56,18 @@ def epsilon(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at log delta, for one direction."""
-    return _law.epsilon_bounds(
-        terms_of(m),
-        log_delta=log_target,
-        direction=direction,
-        sides=sides,
-        size=grid_size or DEFAULT_GRID_SIZE,
+    size = grid_size or DEFAULT_GRID_SIZE
+    bounds = _law.epsilon_bounds(
+        terms_of(m), log_delta=log_target, direction=direction, sides=sides, size=size
+    )
+    return _safe(bounds, sides, 0.0, jnp.inf)
+
+
+def _safe(
+    bounds: tuple[jax.Array, ...], sides: tuple[int, ...], least: float, most: float
+) -> tuple[jax.Array, ...]:
+    """Where a law overflows the grid's arithmetic (nan), the trivial bound of that side."""
+    return tuple(
+        jnp.where(jnp.isnan(bound), most if side > 0 else least, bound)
+        for bound, side in zip(bounds, sides, strict=True)
     )

@@ -88,7 +88,7 @@ def _round(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
     if dtype == jnp.float64 or rounding == "nearest":
         return value.astype(dtype)
     if rounding == "down":
-        return -_round(-value, "up", dtype)
+        return 0.0 - _round(-value, "up", dtype)
     info = jnp.finfo(dtype)
     cast = value.astype(dtype)
     up = jnp.where(
@@ -104,6 +104,11 @@ def _split_shape(leaf: Any, core_ndim: int) -> tuple[tuple[int, ...], tuple[int,
     shape = np.shape(leaf)
     cut = len(shape) - core_ndim
     return shape[:cut], shape[cut:]
+
+
+def _batch_shape(leaves: Sequence[Any], core_ndims: Sequence[int]) -> tuple[int, ...]:
+    shapes = (_split_shape(x, n)[0] for x, n in zip(leaves, core_ndims, strict=True))
+    return np.broadcast_shapes(*shapes)
 
 
 def _map_in_chunks(function, arrays, size: int, chunk: int) -> tuple[jax.Array, ...]:
@@ -122,12 +127,12 @@ def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
     core = job.core
     leaves = [jnp.asarray(leaf, jnp.float64) for leaf in leaves]
     shapes = [_split_shape(x, n) for x, n in zip(leaves, core.core_ndims, strict=True)]
-    batch = np.broadcast_shapes(*(b for b, _ in shapes))
+    batch = _batch_shape(leaves, core.core_ndims)
     if batch == ():
         outputs = core(leaves)
     else:
         size = math.prod(batch)
-        mapped = [math.prod(b) > 1 for b, _ in shapes]
+        mapped = [math.prod(b) != 1 for b, _ in shapes]
         flat = [
             jnp.broadcast_to(x, batch + c).reshape((size, *c)) if m else x.reshape(c)
             for x, m, (_, c) in zip(leaves, mapped, shapes, strict=True)
@@ -138,7 +143,10 @@ def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
             return core([next(source) if m else x for x, m in zip(flat, mapped, strict=True)])
 
         moving = [x for x, m in zip(flat, mapped, strict=True) if m]
-        if not moving:  # a batch of size one, or empty
+        if size == 0:
+            shapes_out = jax.eval_shape(core, [jnp.zeros(c) for _, c in shapes])
+            outputs = tuple(jnp.zeros((0, *out.shape)) for out in shapes_out)
+        elif not moving:  # a batch of size one
             outputs = jax.vmap(core, axis_size=size)(
                 [jnp.broadcast_to(x, (size, *x.shape)) for x in flat]
             )
@@ -191,6 +199,7 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
         )
         results = _dispatch(partials_job, merge(primals))
         count = len(results) // (1 + len(live))
+        batch = _batch_shape(merge(primals), job.core.core_ndims)
         values, partials = results[:count], iter(results[count:])
         outputs = []
         for value in values:
@@ -198,7 +207,11 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
             for index, tangent in live:
                 partial = next(partials)
                 core_ndim = job.core.core_ndims[index]
-                tangent = jnp.broadcast_to(tangent.astype(value.dtype), partial.shape)
+                inner = partial.shape[partial.ndim - core_ndim :]
+                # (batch, 1 for each axis of one output, the axes of one input)
+                ones = (1,) * (value.ndim - len(batch))
+                tangent = jnp.broadcast_to(tangent.astype(value.dtype), (*batch, *inner))
+                tangent = tangent.reshape((*batch, *ones, *inner))
                 axes = tuple(range(partial.ndim - core_ndim, partial.ndim))
                 total = total + jnp.sum(partial * tangent, axis=axes)
             outputs.append(total)
@@ -259,6 +272,7 @@ def evaluate(
       The outputs, with the broadcast batch shape, in float64 if the caller runs with x64 enabled
       and else in float32.
     """
+    args = tuple(np.asarray(a, np.float64) if isinstance(a, list) else a for a in args)
     leaves, treedef = jax.tree.flatten(args)
     leaves = [_exact(leaf) for leaf in leaves]
     core = _Core(function, tuple(sorted(options.items())), treedef, tuple(_core_ranks(args)))

@@ -57,14 +57,14 @@ def test_published_runs_have_certified_and_tight_epsilons(example):
 def test_calibrated_sigma_just_meets_the_reported_epsilon(example):
     _, records = example
     with jax.enable_x64(True):
-        for_rate = _audit.sampled_steps
+        build = _audit.sampled_steps
         columns = ("sampling_probability", "num_steps", "delta", "reported_epsilon")
         rate, steps, delta, reported = (np.array([r[c] for r in records]) for c in columns)
         sigma = np.array([record["sigma_for_reported_epsilon"] for record in records])
-        at = np.asarray(jaxdp.epsilon(for_rate(sigma, rate, steps), delta))
-        below = np.asarray(jaxdp.epsilon(for_rate(sigma * 0.999, rate, steps), delta))
-    assert np.all(at <= reported * (1 + 1e-9))
-    assert np.all(below > reported)
+        reached = np.asarray(jaxdp.delta(build(sigma, rate, steps), reported))
+        with_less = np.asarray(jaxdp.epsilon(build(sigma * 0.999, rate, steps), delta))
+    assert np.all(reached <= delta)
+    assert np.all(with_less > reported)
 
 
 def test_every_published_epsilon_holds_and_is_shown_rounded_up(example):

@@ -68,6 +68,9 @@ class HierarchicalRelease(GaussianFamily):
     def _in_domain(self) -> jax.Array:
         return super()._in_domain() & jnp.all(self.times[1:] > self.times[:-1])
 
+    def _mu_ulps(self) -> ArrayLike:
+        return 6.0 + 2.0 * self.theta * self.times[..., 0]
+
     def _mu(self) -> jax.Array:
         return _divergences.ornstein_uhlenbeck_mu(
             self.sensitivity, self.theta, self.rho, self.times[..., 0]

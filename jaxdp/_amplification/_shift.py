@@ -4,6 +4,7 @@ import abc
 
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 import numpy as np
 
 from jaxdp import _checks, _divergences, _special
@@ -37,6 +38,9 @@ class IterationFamily(GaussianFamily):
 
     def _mu(self) -> jax.Array:
         return self._moved_mu(1)
+
+    def _mu_ulps(self) -> ArrayLike:
+        return 0.0  # moved up already
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
         mu = self._moved_mu(int(slack > 0.0) - int(slack < 0.0))

@@ -336,15 +336,20 @@ def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Compos
         one_step(term, step, theta, size, side)
         for term, step in zip(terms, plan.steps, strict=True)
     ]
-    high, tilt = (plan.window[1], plan.chernoff[1]) if side > 0 else (plan.window[2], plan.chernoff[2])
+    high, tilt = (
+        (plan.window[1], plan.chernoff[1]) if side > 0 else (plan.window[2], plan.chernoff[2])
+    )
     chernoff = jnp.stack([plan.chernoff[0], tilt])
     spacing = (high - plan.window[0]) / (size - 8)
     for one in ones:
         spacing = jnp.maximum(spacing, one.lattice.spacing)
+    low = plan.window[0]
     if len(terms) == 1:
-        # One stage in all: keep the lattice, atoms stay where they are.
-        single = (plan.steps[0].outer <= 1.0) & (plan.steps[0].rest <= 0.0)
-        spacing = jnp.where(single, ones[0].lattice.spacing, spacing)
+        # One stage in all: keep the lattice and its window, atoms stay where they are.
+        step, lattice = plan.steps[0], ones[0].lattice
+        single = (step.outer <= 1.0) & (step.rest <= 0.0)
+        spacing = jnp.where(single, lattice.spacing, spacing)
+        low = jnp.where(single, step.inner * lattice.centre + step.window[0], low)
     frame = _Frame(spacing, chernoff, theta, side, size)
     parts = []
     shift, through = jnp.float64(0.0), jnp.float64(0.0)
@@ -367,7 +372,7 @@ def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Compos
         log_mgf += times * (jnp.log(symbol.real[1:]) - jnp.log(total))
         factor = _power(symbol.wave / total, times)
         wave = factor if wave is None else wave * factor
-    first = jnp.floor((plan.window[0] - start) / spacing) - 2.0
+    first = jnp.floor((low - start) / spacing) - 2.0
     weights = jnp.fft.irfft(wave, size)
     weights = jnp.maximum(weights[_wrap(_count_up(size) + first, size)], 0.0)
     return Composed(
@@ -377,7 +382,9 @@ def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Compos
         weights,
         log_scale,
         _log_tau(through),
-        jnp.expm1(stray) + rounding_mass(factors, size) + _stray(plan, log_mgf, first, frame, start),
+        jnp.expm1(stray)
+        + rounding_mass(factors, size)
+        + _stray(plan, log_mgf, first, frame, start),
         lax.stop_gradient(shift),
     )
 
@@ -395,10 +402,10 @@ def _stray(
 
     Above: losses beyond the window's end are missing; there g <= e^{-theta (end - eps)}. Below:
     losses that wrap around and come to lie beyond eps are too much: all below the window, and those
-    beyond eps + its width. Epsilon is taken log(2) / theta below plan.epsilon, which `_query` respects.
+    beyond eps + its width. Epsilon is taken at the plan's margin below plan.epsilon, which `_query` respects.
     """
     size, h, theta = frame.size, frame.spacing, frame.theta
-    epsilon = plan.epsilon - jnp.log(2.0) / theta
+    epsilon = plan.epsilon - plan.margin
     tilt = frame.chernoff
     end = (first + size) * h
     if frame.side > 0:

@@ -37,6 +37,8 @@ factor of about eight. Three places need more:
   node inwards. With E = C_w at both ends of a cell phi = 0 <= C on it; with E = B at both ends phi
   is e_w - m_w a <= C. (The extra node inwards had E <= B or C_w, so it is raised, and the next cell
   keeps both its ends >= s.)
+  An atom at the low end stays where it is, E being a small positive number there: E there is
+  lost from the mean, which is allowed.
 * Between isolated atoms E must not fall back to 0 (it would be convex where there is no mass), so
   on empty stretches it follows the line between the neighbouring values.
 * Where the second differences of E still exceed w, a few sweeps raise E (which keeps E >= s).
@@ -184,7 +186,9 @@ def lower_measure(
     put = jnp.concatenate([zero, jnp.cumsum((to_left + below) * step)])
     wanted = jnp.maximum(jnp.concatenate([zero, sag]), jnp.concatenate([sag, zero]))
     wanted = jnp.maximum(wanted, _bridge(wanted, ratio, empty))
-    over = put < wanted
+    following = jnp.concatenate([mass[1:], zero])
+    atom = (put[:-1] <= 0.0) & (to_left > 0.9 * mass) & (mass > 4.0 * following)
+    over = (put < wanted) & ~jnp.concatenate([atom, no])
     is_put = over | jnp.concatenate([no, over[:-1]])
     over = call < wanted
     is_call = over | jnp.concatenate([over[1:], no])
@@ -204,9 +208,7 @@ def lower_measure(
     return jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
 
 
-def _relax(
-    lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Array
-) -> jax.Array:
+def _relax(lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Array) -> jax.Array:
     """Raise E where its second difference exceeds the mass there, by sweeps of an obstacle problem."""
     inverse = jnp.where(step > 0.0, 1.0 / jnp.where(step > 0.0, step, 1.0), 0.0)
     free = (inverse[:-1] > 0.0) & (inverse[1:] > 0.0) & ~fixed[1:-1]
@@ -257,9 +259,7 @@ def lower(
     def scaled(log_q: jax.Array) -> jax.Array:
         return _exp(jnp.minimum(log_q - unit, _LARGEST_EXPONENT))
 
-    halves = HalfCells(
-        scaled(a.log_q), scaled(b.log_q), jnp.expm1(a.offset), jnp.expm1(b.offset)
-    )
+    halves = HalfCells(scaled(a.log_q), scaled(b.log_q), jnp.expm1(a.offset), jnp.expm1(b.offset))
     heavy = exponent > best + jnp.log(EMPTY)
     empty = ~(_pad_false(heavy, before=True) | _pad_false(heavy, before=False))
     relative = nodes - centre

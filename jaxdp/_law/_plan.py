@@ -75,11 +75,11 @@ class StepPlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The tilt, the epsilon that is looked for, the tilted composition's mean, and the windows."""
+    """The tilt, the epsilon that is looked for (and its margin below), and the windows."""
 
     theta: jax.Array
     epsilon: jax.Array
-    mean: jax.Array
+    margin: jax.Array
     window: jax.Array
     chernoff: jax.Array
     steps: tuple[StepPlan, ...]
@@ -210,7 +210,7 @@ def plan(
     # (The law above keeps the P-mass of what it cuts below, at the edge.)
     below = jnp.cumsum(jnp.exp(atoms.log_p), axis=-1)[:, :-1]
     moved = jnp.log(below) + theta * edges - m.log_norm[:, None]
-    keep_below = moved > log_mass - jnp.log(count)[:, None]
+    keep_below = moved > log_mass - jnp.log(count)[:, None] - 25.0
     highest = jnp.max(jnp.where(keep_above[:, :-1], edges, edges[0]), axis=-1)
     lowest = jnp.max(jnp.where(keep_below, edges[0], edges), axis=-1)
     log_p = jnp.where(keep_above & (centred + m.mean[:, None] >= lowest[:, None]), log_p, -jnp.inf)
@@ -228,12 +228,14 @@ def plan(
     below, tilt_below = _chernoff_edge(total[: base.size], tilts, log_mass)
     above, tilt_above = _chernoff_edge(total[base.size :], tilts, log_mass)
     # Above, g itself falls like e^{-theta y}, and what is wrapped around comes to lie below.
+    # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
+    margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
     low = jnp.minimum(mean - below, centre - 4.0 * deviation)
     high = jnp.minimum(mean + above, centre - (jnp.log(_TOLERANCE) + log_value) / theta)
     high = jnp.maximum(high, low + 8.0 * deviation)
     # Below, what is wrapped around must not come to lie beyond epsilon.
     wide, tilt_wide = _chernoff_edge(total[base.size :], tilts, log_mass + jnp.log(_WRAPPED))
-    wide = jnp.maximum(high, low + mean + wide - centre + jnp.log(2.0) / theta)
+    wide = jnp.maximum(high, low + mean + wide - centre + margin)
     chernoff = jnp.stack([tilt_below, tilt_above, tilt_wide])
     window = jnp.stack([low, high, wide])
 
@@ -264,7 +266,7 @@ def plan(
                 (lowest[i], highest[i]),
             )
         )
-    return Plan(theta, centre, mean, window, chernoff, tuple(steps))
+    return Plan(theta, centre, margin, window, chernoff, tuple(steps))
 
 
 def log_price(theta: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp._law._compose import Composed, compose
-from jaxdp._law._plan import log_price, plan
+from jaxdp._law._plan import Plan, log_price, plan
 from jaxdp._law._terms import Direction, Term, orient
 
 DEFAULT_SIZE = 8192
@@ -56,15 +56,16 @@ def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     return _log_add(finite, law.log_tau - 2.0**-48)
 
 
-def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) -> jax.Array:
+def _epsilon(law: Composed, log_delta: jax.Array, chosen: Plan, side: int) -> jax.Array:
     """The epsilon where the piecewise-linear curve of the law meets delta.
 
     In units of e^{sum n K - theta centre}, y = loss - centre, points have P-mass w e^{-theta y}; with
     S_k the Q-mass from point k on, D_k = sum_{i > k} (e^{y_i} - e^{y_{i-1}}) S_i is the curve at
     point k (positive terms only), and it is linear in e^eps between points. The stray
-    mass is priced at eps >= centre - log(2) / theta, half e^{-theta (eps - centre)} at most: an
+    mass is priced at eps >= centre - margin, where e^{-theta (eps - centre)} <= 2: an
     answer below that is raised to it (upper), or given up (lower).
     """
+    centre = chosen.epsilon
     theta, h = law.theta, law.spacing
     size = law.weights.shape[0]
     y = law.start - centre + h * jnp.arange(size, dtype=jnp.float64)
@@ -96,7 +97,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     step = (target - pick(curve)) / jnp.where(mass > 0.0, mass, 1.0)
     step = jnp.where((k > 0) & (mass > 0.0), jnp.minimum(step, 1.0 - jnp.exp(-h)), 0.0)
     answer = pick(y) + jnp.log1p(-step)
-    floor = -jnp.log(2.0) / theta
+    floor = -chosen.margin
     if side > 0:
         answer = jnp.where(reachable, jnp.maximum(answer, floor), jnp.inf)
         return centre + answer + law.shift
@@ -146,8 +147,6 @@ def epsilon_bounds(
     terms = orient(terms, direction)
     chosen = plan(terms, None, log_delta, size)
     return tuple(
-        jnp.maximum(
-            _epsilon(compose(terms, chosen, size, s), log_delta, chosen.epsilon, s), 0.0
-        )
+        jnp.maximum(_epsilon(compose(terms, chosen, size, s), log_delta, chosen, s), 0.0)
         for s in sides
     )

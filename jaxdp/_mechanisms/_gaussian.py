@@ -21,6 +21,10 @@ class GaussianFamily(Base):
     def _mu(self) -> jax.Array:
         """The GDP parameter."""
 
+    @abc.abstractmethod
+    def _mu_ulps(self) -> ArrayLike:
+        """Bound on the relative rounding error of `_mu`, in units of 2^-52."""
+
     def _rate(self, s: jax.Array) -> jax.Array:
         return 0.5 * self._mu() ** 2 + 0.0 * s
 
@@ -37,7 +41,8 @@ class GaussianFamily(Base):
         return True
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
-        return _divergences.gaussian_log_hockey_stick(epsilon, self._mu(), slack)
+        mu = self._mu() * (1.0 + slack * self._mu_ulps())
+        return _divergences.gaussian_log_hockey_stick(epsilon, mu, slack)
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _divergences.gaussian_log_masses(lo, hi, self._mu())
@@ -73,6 +78,9 @@ class Gaussian(GaussianFamily):
     def _mu(self) -> jax.Array:
         return self.sensitivity / self.sigma
 
+    def _mu_ulps(self) -> ArrayLike:
+        return 0.0  # one division, which the curve itself allows for
+
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + N(0, sigma^2) for every entry of an array or PyTree, in its float dtype."""
         return add_noise(
@@ -107,6 +115,9 @@ class Brownian(GaussianFamily):
 
     def _mu(self) -> jax.Array:
         return self.sensitivity / jnp.sqrt(2.0 * self.t)
+
+    def _mu_ulps(self) -> ArrayLike:
+        return 1.0
 
     def sample(self, key: jax.Array, value: Any) -> Any:
         """Brownian motion at time t from every entry of an array or PyTree."""
@@ -154,6 +165,9 @@ class OrnsteinUhlenbeck(GaussianFamily):
 
     def _mu(self) -> jax.Array:
         return _divergences.ornstein_uhlenbeck_mu(self.sensitivity, self.theta, self.rho, self.t)
+
+    def _mu_ulps(self) -> ArrayLike:
+        return 6.0 + 2.0 * self.theta * self.t
 
     def sample(self, key: jax.Array, value: Any) -> Any:
         """The process at time t from every entry of an array or PyTree."""
@@ -237,6 +251,9 @@ class GaussianDP(GaussianFamily):
 
     def _mu(self) -> jax.Array:
         return jnp.asarray(self.mu)
+
+    def _mu_ulps(self) -> ArrayLike:
+        return 4.0  # a root of a sum of products
 
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + N(0, 1/mu^2), for a value of sensitivity 1."""

@@ -65,9 +65,10 @@ class VarianceGamma(Base):
 
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + noise for every entry of an array or PyTree, in its float dtype."""
-        return add_noise(
-            key, value, lambda *a: _samplers.gamma_difference(*a, self._beta(), self.scale)
-        )
+        def draw(key, shape, dtype):
+            return _samplers.gamma_difference(key, shape, dtype, self._beta(), self.scale)
+
+        return add_noise(key, value, draw)
 
 
 @mechanism

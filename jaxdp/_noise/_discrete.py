@@ -70,8 +70,8 @@ class DiscreteGaussian(SymmetricLattice):
     def _loss_error(self, epsilon: jax.Array) -> jax.Array:
         return 16.0 * epsilon + (self.sensitivity / self.sigma) ** 2
 
-    def _log_concave(self) -> jax.Array:
-        return jnp.asarray(True)
+    def _log_concave(self) -> bool:
+        return True
 
     def _tail(self) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(0.0), jnp.asarray(jnp.inf)
@@ -133,8 +133,8 @@ class Skellam(SymmetricLattice):
         per_step = jnp.where(self.variance < 2500.0, 1.0, jax.lax.rsqrt(self.variance))
         return 16.0 * epsilon + 32.0 * self.sensitivity * per_step
 
-    def _log_concave(self) -> jax.Array:
-        return jnp.asarray(True)
+    def _log_concave(self) -> bool:
+        return True
 
     def _tail(self) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(0.0), jnp.asarray(jnp.inf)
@@ -193,8 +193,8 @@ class DiscreteLaplace(SymmetricLattice):
     def _loss_error(self, epsilon: jax.Array) -> jax.Array:
         return 16.0 * self.a * self.sensitivity
 
-    def _log_concave(self) -> jax.Array:
-        return jnp.asarray(True)
+    def _log_concave(self) -> bool:
+        return True
 
     def _tail(self) -> tuple[jax.Array, jax.Array]:
         return jnp.exp(-self.a), self.a * self.sensitivity

@@ -16,7 +16,15 @@ from jaxdp import _checks, _divergences, _special
 from jaxdp._mechanisms import Base, Direction
 from jaxdp._mechanisms._base import add_noise
 from jaxdp._noise import _atoms
-from jaxdp._noise._sums import FAR, falls_below, first_true, log_geometric_tail, panel, ray
+from jaxdp._noise._sums import (
+    FAR,
+    certified,
+    falls_below,
+    first_true,
+    log_geometric_tail,
+    panel,
+    ray,
+)
 
 
 def _is_shift(x: Any) -> Any:
@@ -29,7 +37,6 @@ INTEGER = _checks.Domain(
 )
 DROP = 60.0  # a window ends where the summand has lost this many e-folds
 WIDE_DROP = 700.0  # of windows that serve all Rényi orders at once
-QUADRATURE = 1e-12  # relative allowance for strided sums in certified values
 
 
 class LatticeNoise(Base):
@@ -58,8 +65,8 @@ class SymmetricLattice(LatticeNoise):
         """log f(k - Delta) - log f(k)."""
 
     @abc.abstractmethod
-    def _log_concave(self) -> jax.Array:
-        """Whether f is log-concave (the loss is monotone)."""
+    def _log_concave(self) -> jax.Array | bool:
+        """Whether f is log-concave (the loss is monotone); True if for every parameter value."""
 
     @abc.abstractmethod
     def _tail(self) -> tuple[jax.Array, jax.Array]:
@@ -104,11 +111,7 @@ def _upper_half(m, epsilon, slack):
     if slack:
         epsilon = epsilon - slack * m._loss_error(epsilon)
     peak_in = at_peak > epsilon
-
-    low = jnp.where(peak_in, jnp.floor(0.5 * shift), shift)
-    high = jnp.where(peak_in, shift, shift + FAR)
-    start = first_true(lambda k: m._loss(k) > epsilon, low, high)
-    stop = first_true(lambda k: m._loss(k) <= epsilon, shift, shift + FAR)
+    start, stop = _positive_range(m, epsilon, shift, peak_in)
     stop = jnp.where(concave | (epsilon < loss_limit), shift + FAR, stop)
     tail_start = jnp.maximum(start, shift)
     reach = falls_below(m._log_pmf, tail_start - shift, DROP)  # first distance left out
@@ -123,11 +126,25 @@ def _upper_half(m, epsilon, slack):
     terms = log_mass[:-2] + weights + _special.log1mexp(jnp.where(inside, gap, -1.0))
     value = _special.logsumexp(jnp.where(inside, terms, -jnp.inf))
     empty = (epsilon >= highest) | ~(concave | peak_in)
-    if slack:
+    if slack > 0:
         tail = log_geometric_tail(log_mass[-2], log_mass[-1], ratio_limit)
         value = jnp.logaddexp(value, tail + _special.LOG_2)
-        value = value + QUADRATURE + slack * (64.0 + 4.0 * jnp.abs(jax.lax.stop_gradient(value)))
+    value = certified(value, slack)
     return jnp.where(empty, -jnp.inf, jnp.minimum(value, 0.0))
+
+
+def _positive_range(m, epsilon, shift, peak_in):
+    """The first k > Delta/2 whose loss exceeds epsilon, and the first k > Delta where it does not.
+
+    Both searches run together; the second is void where the loss is known to be monotone.
+    """
+    low = jnp.stack([jnp.where(peak_in, jnp.floor(0.5 * shift), shift), shift])
+    high = jnp.stack([jnp.where(peak_in, shift, shift + FAR), shift + FAR])
+    if m._log_concave() is True:
+        return first_true(lambda k: m._loss(k) > epsilon, low[0], high[0]), high[1]
+    up = jnp.asarray([[True], [False]])
+    start, stop = first_true(lambda k: (m._loss(k) > epsilon) == up, low, high)
+    return start, stop
 
 
 def symmetric_nodes(m: SymmetricLattice) -> tuple[jax.Array, jax.Array]:

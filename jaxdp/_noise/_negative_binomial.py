@@ -9,8 +9,8 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _divergences, _special
 from jaxdp._mechanisms import Direction, mechanism
 from jaxdp._noise import _atoms, _samplers
-from jaxdp._noise._lattice import DROP, INTEGER, QUADRATURE, WIDE_DROP, LatticeNoise
-from jaxdp._noise._sums import FAR, falls_below, first_true, log_geometric_tail, ray
+from jaxdp._noise._lattice import DROP, INTEGER, WIDE_DROP, LatticeNoise
+from jaxdp._noise._sums import FAR, certified, falls_below, first_true, log_geometric_tail, ray
 from jaxdp._special_gamma import log_gamma_ratio, negative_binomial_log_pmf
 
 _OPEN = _checks.Domain("in (0, 1)", lambda x: (x > 0) & (x < 1))
@@ -137,13 +137,12 @@ def _window_sum(m, log_terms, low, high, slack, log_envelope=None, offset=0.0):
     used = log_weights > -jnp.inf
     terms = log_terms(jnp.where(used, first + steps, top)) + log_weights
     value = _special.logsumexp(jnp.where(used, terms, -jnp.inf))
-    if slack:
+    if slack > 0:
         tail = log_geometric_tail(envelope(end), envelope(end + 1.0), 1.0 - m.p)
         tail = jnp.where(end > high, -jnp.inf, tail)
         left = _divergences.log_positive(first - low) + level
         value = _special.logsumexp(jnp.stack([value, tail, left]))
-        value = value + QUADRATURE + slack * (64.0 + 4.0 * jnp.abs(jax.lax.stop_gradient(value)))
-    return jnp.where(high >= low, value, -jnp.inf)
+    return jnp.where(high >= low, certified(value, slack), -jnp.inf)
 
 
 def _log_hockey_stick(m, epsilon, direction, slack):

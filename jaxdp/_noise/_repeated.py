@@ -105,8 +105,9 @@ def _checked_split(split, counts, sensitivity, integer):
         raise ValueError(f"split must have one entry for each of {len(counts)} noises")
     for value in shifts:
         _checks.check("split", value, INTEGER if integer else _checks.POSITIVE)
-    known = [_checks.concrete("split", v) for v in (*shifts, *counts, sensitivity)]
-    if all(v is not None for v in known):
+    values = [_checks.concrete("split", v) for v in (*shifts, *counts, sensitivity)]
+    known = [v for v in values if v is not None]
+    if len(known) == len(values):
         total = sum(s * c for s, c in zip(known, known[len(shifts) : -1], strict=False))
         if not np.allclose(total, known[-1], rtol=1e-6, atol=0.0):
             raise ValueError(f"split must add up to sensitivity {known[-1]}, adds up to {total}")

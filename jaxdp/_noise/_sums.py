@@ -11,29 +11,58 @@ all corrections vanish and the sum is the plain one, exact. The weights are posi
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 _ORDER = 7  # the highest at which all weights stay positive for every h
 _DYADIC_PANELS, _DYADIC_NODES, _UNIFORM_NODES = 17, 64, 1024
 RAY_NODES = _DYADIC_PANELS * _DYADIC_NODES + _UNIFORM_NODES
 FAR = 2.0**40  # searches go this far
+QUADRATURE = 1e-12  # relative allowance of certified values for strided sums and quadratures
 _SECTIONS, _ROUNDS = 32, 9  # 32^9 > 2^41
 
 
-def _end_corrections(h: jax.Array) -> list[jax.Array]:
-    """Additions to the weights of the first nodes of a sum that starts there, at stride h."""
-    theta = 1.0 / h
-    d, g = [jnp.ones_like(h)], [jnp.ones_like(h)]
-    for j in range(1, _ORDER + 2):
-        d.append(d[-1] * (j - theta) / (j + 1.0))
-        g.append(-sum(d[i] * g[j - i] for i in range(1, j + 1)))
-    c = [h * value for value in g[1:]]
-    return [
-        sum((-1) ** m * math.comb(i, m) * c[i] for i in range(m, _ORDER + 1))
+def _correction_polynomials() -> np.ndarray:
+    """Row m: the coefficients in 1/h of (correction of the weight of node m)/h, exactly.
+
+    (1 - (1 - u)^theta)/(theta u) = sum_j d_j u^j with d_j = prod_{i<=j} (i - theta)/(i + 1); its
+    reciprocal sum_j g_j u^j gives c_i = h g_{i+1}, and u^i = (1 - Y)^i the weights.
+    """
+    size = _ORDER + 2
+
+    def times(p, q):
+        out = [Fraction(0)] * size
+        for i, a in enumerate(p):
+            for j, b in enumerate(q[: size - i]):
+                out[i + j] += a * b
+        return out
+
+    one = [Fraction(1)] + [Fraction(0)] * (size - 1)
+    d, g = [one], [one]
+    for j in range(1, size):
+        d.append(times(d[-1], [Fraction(j, j + 1), Fraction(-1, j + 1)]))
+        products = [times(d[i], g[j - i]) for i in range(1, j + 1)]
+        g.append([-sum(column) for column in zip(*products, strict=True)])
+    rows = [
+        [
+            float(sum((-1) ** m * math.comb(i, m) * g[i + 1][n] for i in range(m, _ORDER + 1)))
+            for n in range(size)
+        ]
         for m in range(_ORDER + 1)
     ]
+    return np.asarray(rows)
+
+
+_CORRECTIONS = _correction_polynomials()
+
+
+def _end_corrections(h: jax.Array) -> jax.Array:
+    """Additions to the weights of the first nodes of a sum that starts there, at stride h."""
+    powers = (1.0 / h) ** jnp.arange(_ORDER + 2, dtype=jnp.float64)
+    return h * jnp.sum(jnp.asarray(_CORRECTIONS, jnp.float64) * powers, axis=1)
 
 
 def panel(low: jax.Array, high: jax.Array, nodes: int) -> tuple[jax.Array, jax.Array]:
@@ -42,7 +71,7 @@ def panel(low: jax.Array, high: jax.Array, nodes: int) -> tuple[jax.Array, jax.A
     count = high - low + 1.0
     dense = count <= nodes
     h = jnp.where(dense, 1.0, (high - low) / (nodes - 1))
-    corrections = jnp.stack(_end_corrections(h))
+    corrections = _end_corrections(h)
     weights = jnp.full((nodes,), h)
     weights = weights.at[: _ORDER + 1].add(corrections)
     weights = weights.at[nodes - 1 - _ORDER :].add(corrections[::-1])
@@ -74,17 +103,17 @@ def first_true(
 ) -> jax.Array:
     """The least integer in (low, high] from which on the predicate holds; high if none below.
 
-    Searches by sections of 32; the predicate takes a vector of points.
+    Searches by sections of 32; the predicate takes the points of every search on a last axis.
     """
     fractions = jnp.arange(1, _SECTIONS, dtype=jnp.float64) / _SECTIONS
 
     def body(_, ends):
-        below, above = ends
+        below, above = (end[..., None] for end in ends)
         points = below + jnp.floor((above - below) * fractions)
         false = ~predicate(points) & (points > below)
-        low = jnp.max(jnp.where(false, points, below))
-        high = jnp.min(jnp.where(false | (points <= low), above, points))
-        return low, high
+        low = jnp.max(jnp.where(false, points, below), axis=-1)
+        later = jnp.where(false | (points <= low[..., None]), above, points)
+        return low, jnp.min(later, axis=-1)
 
     ends = jnp.broadcast_arrays(*jax.lax.stop_gradient((1.0 * low, 1.0 * high)))
     return jax.lax.fori_loop(0, _ROUNDS, body, tuple(ends))[1]
@@ -94,8 +123,23 @@ def falls_below(
     log_summand: Callable[[jax.Array], jax.Array], start: jax.Array, drop: float
 ) -> jax.Array:
     """The first integer after start where a decreasing summand has lost a factor e^-drop."""
-    level = jax.lax.stop_gradient(log_summand(start)) - drop
-    return first_true(lambda k: log_summand(k) < level, start, start + FAR)
+
+    def fallen(k):
+        values = log_summand(jnp.append(k, start))
+        return values[:-1] < values[-1] - drop
+
+    return first_true(fallen, start, start + FAR)
+
+
+def certified(log_value: jax.Array, slack: float) -> jax.Array:
+    """A computed log sum moved to the safe side of its quadrature and rounding errors.
+
+    Up for slack > 0, down for slack < 0 (a multiple of the unit roundoff).
+    """
+    if not slack:
+        return log_value
+    size = jnp.abs(jax.lax.stop_gradient(jnp.where(jnp.isfinite(log_value), log_value, 0.0)))
+    return log_value + (QUADRATURE if slack > 0 else -QUADRATURE) + slack * (64.0 + 4.0 * size)
 
 
 def log_geometric_tail(log_first: jax.Array, log_second: jax.Array, limit: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _divergences, _special
+from jaxdp._noise._sums import certified
 from jaxdp._special_bessel import log_bessel_k
 from jaxdp._special_gamma import log_gamma
 
@@ -24,7 +25,6 @@ _DEEP = 1e6  # searches in log distance start from -1e6
 _SECTIONS, _ROUNDS = 32, 12
 # the slowest power of the distance that the node set of all Rényi orders resolves
 SLOWEST = 1e-2
-QUADRATURE = 1e-12  # relative allowance for quadrature in certified values
 
 
 def _log_shape(beta: jax.Array, log_y: jax.Array) -> jax.Array:
@@ -151,8 +151,7 @@ def _upper_half(epsilon, beta, x, slack):
     value = _special.logsumexp(
         jnp.concatenate([near, _terms(beta, far_u, far_w, gap, concave | peak_in)])
     )
-    if slack:
-        value = value + QUADRATURE + slack * (64.0 + 4.0 * jnp.abs(jax.lax.stop_gradient(value)))
+    value = certified(value, slack)
     return jnp.where(epsilon >= highest, -jnp.inf, jnp.minimum(value, 0.0))
 
 
@@ -224,9 +223,8 @@ def log_masses(
     lo, hi = jnp.broadcast_arrays(lo, hi)
     q_right, p_right = _positive_masses(jnp.maximum(lo, 0.0), jnp.maximum(hi, 0.0), beta, x)
     # {lo < L <= hi} below 0 mirrors {-hi <= L < -lo}, half-open the other way
-    mirrored = [jnp.nextafter(jnp.maximum(-end, 0.0), -1.0) for end in (hi, lo)]
-    mirrored = [jnp.maximum(end, 0.0) for end in mirrored]
-    p_left, q_left = _positive_masses(*mirrored, beta, x)
+    start, end = (jnp.maximum(jnp.nextafter(-e, jnp.full_like(e, -1.0)), 0.0) for e in (hi, lo))
+    p_left, q_left = _positive_masses(start, end, beta, x)
     return jnp.logaddexp(q_right, q_left), jnp.logaddexp(p_right, p_left)
 
 

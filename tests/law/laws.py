@@ -1,5 +1,6 @@
 """One-step laws for the engine's tests, and their exact composed values by mpmath."""
 
+import jax
 import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
@@ -10,7 +11,9 @@ from jaxdp._law import Term
 
 def gaussian(mu):
     def masses(lo, hi):
-        a, b = lo / mu, hi / mu
+        # Infinite thresholds times a parameter have no reverse-mode derivative: 1e3 deviations do.
+        far = 1e3 * jax.lax.stop_gradient(mu) + 1e3
+        a, b = jnp.clip(lo, -far, far) / mu, jnp.clip(hi, -far, far) / mu
         return (
             _special.log_ndtr_interval(a + mu / 2, b + mu / 2),
             _special.log_ndtr_interval(a - mu / 2, b - mu / 2),
@@ -23,13 +26,19 @@ def sampled_gaussian(sigma, q, count):
     base = gaussian(1.0 / sigma)
 
     def unsampled(loss):
-        x = jnp.expm1(loss) / q
+        ordinary = jnp.isfinite(loss)
+        x = jnp.expm1(jnp.where(ordinary, loss, 0.0)) / q
         inside = x > -1.0
-        return jnp.where(inside, jnp.log1p(jnp.where(inside, x, 0.0)), -jnp.inf)
+        value = jnp.where(inside, jnp.log1p(jnp.where(inside, x, 0.0)), -jnp.inf)
+        return jnp.where(ordinary, value, loss)
 
     def masses(lo, hi):
         log_q, log_p = base(unsampled(lo), unsampled(hi))
-        return log_q, jnp.logaddexp(jnp.log1p(-q) + log_q, jnp.log(q) + log_p)
+        some = (log_q > -jnp.inf) & (log_p > -jnp.inf)
+        mixed = jnp.logaddexp(
+            jnp.log1p(-q) + jnp.where(some, log_q, 0.0), jnp.log(q) + jnp.where(some, log_p, 0.0)
+        )
+        return jnp.where(some, log_q, -jnp.inf), jnp.where(some, mixed, -jnp.inf)
 
     return Term(masses, count, support=(jnp.log1p(-q), jnp.inf))
 
@@ -83,7 +92,7 @@ def randomized_response_log_delta(epsilon0, count, epsilon):
 
 
 def laplace_pair_log_delta(x, epsilon):
-    """Two Laplace steps: the one-step curve, known for every real epsilon, averaged over the other."""
+    """Two Laplace steps: the curve of one, known at every real epsilon, averaged."""
     with mp.workdps(30):
         x, epsilon = mp.mpf(x), mp.mpf(epsilon)
 
@@ -94,9 +103,7 @@ def laplace_pair_log_delta(x, epsilon):
 
         kinks = sorted({-x, x, *(k for k in (epsilon - x, epsilon + x) if -x < k < x)})
         between = mp.quad(lambda t: mp.exp((t - x) / 2) / 4 * curve(epsilon - t), kinks)
-        return float(
-            mp.log(curve(epsilon - x) / 2 + mp.exp(-x) / 2 * curve(epsilon + x) + between)
-        )
+        return float(mp.log(curve(epsilon - x) / 2 + mp.exp(-x) / 2 * curve(epsilon + x) + between))
 
 
 def random_gaussian_settings(number, seed):

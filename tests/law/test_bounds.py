@@ -30,7 +30,9 @@ def test_composed_gaussian_brackets_the_closed_form():
         term = Term(laws.gaussian(mu), count)
         return *log_delta_bounds((term,), epsilon), *epsilon_bounds((term,), log_delta=exact)
 
-    low, high, epsilon_low, epsilon_high = map(np.asarray, over_rows(both)(mu, count, epsilon, exact))
+    low, high, epsilon_low, epsilon_high = map(
+        np.asarray, over_rows(both)(mu, count, epsilon, exact)
+    )
     room = 1e-12 * np.abs(exact)  # of the closed form's own arguments
     assert np.all(low <= exact + room)
     assert np.all(high >= exact - room)
@@ -120,9 +122,7 @@ def test_gradients_are_those_of_the_bound():
 
     def upper(parameters):
         sigma, q, count, delta = parameters
-        return epsilon_bounds(
-            (laws.sampled_gaussian(sigma, q, count),), delta, sides=(1,)
-        )[0]
+        return epsilon_bounds((laws.sampled_gaussian(sigma, q, count),), delta, sides=(1,))[0]
 
     at = jnp.array([1.0, 0.01, 1000.0, 1e-5])
     forward = jax.jit(jax.jacfwd(upper))(at)

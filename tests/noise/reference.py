@@ -1,0 +1,79 @@
+"""Probabilities of integer and continuous noise in mpmath, and sums over them term by term."""
+
+import mpmath as mp
+import numpy as np
+
+
+def discrete_gaussian(sigma):
+    """k -> P(k), normalised by direct summation."""
+    s2 = 2 * mp.mpf(sigma) ** 2
+    reach = int(60 * sigma + 20)
+    total = mp.fsum(mp.exp(-(mp.mpf(k) ** 2) / s2) for k in range(-reach, reach + 1))
+    return lambda k: mp.exp(-(mp.mpf(k) ** 2) / s2) / total
+
+
+def skellam(variance):
+    """e^-lambda I_k(lambda)."""
+    lam = mp.mpf(variance)
+    return lambda k: mp.exp(-lam) * mp.besseli(abs(k), lam)
+
+
+def gdl(beta, a):
+    """Lekshmi & Sebastian 2014, eq. 2.5."""
+    beta, a = mp.mpf(beta), mp.mpf(a)
+
+    def pmf(k):
+        k = abs(k)
+        front = mp.exp(-a * k) * (1 - mp.exp(-a)) ** (2 * beta)
+        front *= mp.gamma(beta + k) / (mp.gamma(k + 1) * mp.gamma(beta))
+        return front * mp.hyp2f1(beta, beta + k, k + 1, mp.exp(-2 * a))
+
+    return pmf
+
+
+def negative_binomial(r, p):
+    """scipy's nbinom convention; 0 below 0."""
+    r, p = mp.mpf(r), mp.mpf(p)
+
+    def pmf(k):
+        if k < 0:
+            return mp.mpf(0)
+        return mp.gamma(k + r) / (mp.gamma(k + 1) * mp.gamma(r)) * p**r * (1 - p) ** k
+
+    return pmf
+
+
+def table(pmf, low, high):
+    """The probabilities of low..high, as mpf."""
+    return {k: pmf(k) for k in range(low, high + 1)}
+
+
+def hockey_stick(pmf, shift, eps, low, high, direction="remove"):
+    """sum_k of the positive parts between low and high."""
+    g = mp.exp(mp.mpf(eps))
+    values = table(pmf, low - shift, high)
+    pairs = ((values[k - shift], values[k]) for k in range(low, high + 1))
+    if direction == "add":
+        pairs = ((q, p) for p, q in pairs)
+    return mp.fsum(max(p - g * q, 0) for p, q in pairs)
+
+
+def renyi(pmf, shift, alpha, low, high):
+    """log sum_k P(k - shift)^alpha P(k)^(1 - alpha)/(alpha - 1)."""
+    alpha = mp.mpf(alpha)
+    values = table(pmf, low - shift, high)
+    total = mp.fsum(
+        values[k - shift] ** alpha * values[k] ** (1 - alpha) for k in range(low, high + 1)
+    )
+    return mp.log(total) / (alpha - 1)
+
+
+def laplace_sum_density(n, y):
+    """The polynomial form of the n-fold Laplace density, scale 1."""
+    y = np.abs(np.asarray(y, np.float64))
+    terms = [
+        mp.factorial(2 * n - 2 - j) / (mp.factorial(j) * mp.factorial(n - 1 - j)) for j in range(n)
+    ]
+    scale = mp.mpf(2) ** (2 * n - 1) * mp.factorial(n - 1)
+    coefficients = [float(t / scale * 2**j) for j, t in enumerate(terms)]
+    return np.exp(-y) * np.polynomial.polynomial.polyval(y, coefficients)

@@ -1,0 +1,76 @@
+"""Distributed noise against the oracle: exact to 1e-10, certified values on the safe side."""
+
+import numpy as np
+import pytest
+import truth
+
+import jaxdp
+from jaxdp import _noise as noise
+
+RTOL = 1e-10
+LAWS = {
+    "skellam": lambda p: noise.Skellam(p["lambda"], p["D"]),
+    "discrete_laplace": lambda p: noise.DiscreteLaplace(p["a"], p["D"]),
+    "discrete_gaussian": lambda p: noise.DiscreteGaussian(np.sqrt(p["sigma2"]), p["D"]),
+    "gdl": lambda p: noise.GeneralizedDiscreteLaplace(p["beta"], p["a"], p["D"]),
+    "negbin": lambda p: noise.NegativeBinomial(p["r"], p["p"], p["D"]),
+    "gamma_difference": lambda p: noise.GammaDifference(p["beta"], 1.0, p["x"]),
+    "laplace_nfold": lambda p: noise.LaplaceSum(p["n"], 1.0, p["x"]),
+}
+
+
+@pytest.mark.parametrize(
+    "group", ["skellam", "discrete_laplace", "discrete_gaussian", "gdl", "laplace_nfold"]
+)
+def test_renyi(group):
+    """Breaks when a Rényi divergence is off by 1e-10."""
+    ids, p, values = truth.oracle(f"{group}/rdp")
+    truth.assert_exact(jaxdp.renyi(LAWS[group](p), p["alpha"]), values, ids, rtol=RTOL)
+
+
+@pytest.mark.parametrize("group", sorted(set(LAWS) - {"negbin"}))
+def test_delta(group):
+    """Breaks when delta is off by 1e-10, or certified delta or epsilon is too small."""
+    ids, p, values = truth.oracle(f"{group}/delta")
+    m = LAWS[group](p)
+    truth.assert_exact(jaxdp.hockey_stick(m, p["eps"]), values, ids, rtol=RTOL)
+    upper = jaxdp.delta(m, p["eps"])
+    truth.assert_certified(upper, values, ids, rtol=RTOL)
+    epsilon = np.asarray(jaxdp.epsilon(m, np.array([float(v) for v in values])))
+    assert np.all(epsilon >= p["eps"] * (1 - 1e-13))
+    np.testing.assert_allclose(epsilon, p["eps"], rtol=1e-8)
+
+
+@pytest.mark.parametrize(("side", "direction"), [("up", "remove"), ("down", "add")])
+def test_negative_binomial(side, direction):
+    """Breaks when a direction of the asymmetric mechanism is wrong or unsafe."""
+    ids, p, values = truth.oracle(f"negbin/{side}")
+    m = LAWS["negbin"](p)
+    exact = np.asarray(jaxdp.hockey_stick(m, p["eps"], direction=direction))
+    upper = np.asarray(jaxdp.delta(m, p["eps"], direction=direction))
+    zero = np.array([v == 0 for v in values])
+    assert np.all(exact[zero] == 0.0)
+    assert np.all(upper[zero] == 0.0)
+    kept = [v for v in values if v != 0]
+    truth.assert_exact(exact[~zero], kept, ids, rtol=RTOL)
+    truth.assert_certified(upper[~zero], kept, ids, rtol=RTOL)
+
+
+@pytest.mark.parametrize("group", ["gdl", "gamma_difference"])
+def test_pure_epsilon(group):
+    """Breaks when the tight pure-DP epsilon is off by 1e-10 in any regime of beta."""
+    ids, p, values = truth.oracle(f"{group}/eps")
+    truth.assert_exact(jaxdp.epsilon(LAWS[group](p), 0.0), values, ids, rtol=RTOL)
+
+
+def test_gdl_floor():
+    """Breaks when the infimum over a is off."""
+    ids, p, values = truth.oracle("gdl/floor")
+    truth.assert_exact(noise.gdl_epsilon_floor(p["beta"], p["D"]), values, ids)
+
+
+def test_skellam_bound():
+    """Breaks when the bound of Agarwal et al. is misprinted."""
+    ids, p, values = truth.oracle("skellam/agarwal")
+    bound = noise.skellam_renyi_bound(LAWS["skellam"](p), p["alpha"])
+    truth.assert_exact(bound, values, ids)
