@@ -44,7 +44,9 @@ def log_delta(
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta, below (-1) or above (+1), for one direction."""
     size = grid_size or DEFAULT_GRID_SIZE
-    bounds = _law.log_delta_bounds(terms_of(m), epsilon, direction=direction, sides=sides, size=size)
+    bounds = _law.log_delta_bounds(
+        terms_of(m), epsilon, direction=direction, sides=sides, size=size
+    )
     return _safe(bounds, sides, -jnp.inf, 0.0)
 
 

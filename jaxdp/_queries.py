@@ -18,7 +18,7 @@ from jaxdp._methods import Analytic, Method, Renyi, check_method
 Directions = Literal["remove", "add", "both"]
 _DIRECTIONS = ("remove", "add", "both")
 # Batch elements evaluated at a time (memory): an element of the engine holds arrays of its grid.
-_RENYI_CHUNK, _NUMERICAL_CHUNK = 1024, 32
+_RENYI_CHUNK, _NUMERICAL_CHUNK = 1024, 8
 
 
 def chunk_of(m: Mechanism, method: Method | None) -> int | None:

@@ -4,8 +4,8 @@ import abc
 
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
 import numpy as np
+from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _special
 from jaxdp._mechanisms import Direction

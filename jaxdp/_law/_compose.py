@@ -11,8 +11,8 @@ the product), and its outer-fold composed there. Either lattice has as many poin
 the relative error in the variance is of the order of (n_stage / points^2), so that two stages cost
 sqrt(n) where one costs n.
 
-Rare large losses. The fine lattice need not hold them: split the one-step law into its bulk b, losses
-up to a cut, and the rest j, and compose (b + j)^n = sum_k C(n, k) b^(n-k) j^k. Let m be the
+Rare large losses. The fine lattice need not hold them: split the one-step law into its bulk b,
+losses up to a cut, and the rest j, and compose (b + j)^n = sum_k C(n, k) b^(n-k) j^k. Let m be the
 Q-mass of b, m e^s its P-mass, and d the mass m at loss s. By Jensen b^k >= d^k in the order of
 `_discretise`, so
 * above: b^(n-k) = d^-k b^(n-k) d^k <= d^-k b^n, and the sum is at most b^n (1 + j/d)^n, where
@@ -75,8 +75,8 @@ class Composed(NamedTuple):
 class Symbol(NamedTuple):
     """A measure on the coarse lattice through its generating function F(z) = sum w_k z^k.
 
-    `wave` holds F on the unit circle (rfft), `real` (3,) F at z = 1 and at the two Chernoff tilts of
-    the window, where k counts from the measure's own origin, not cyclically.
+    `wave` holds F on the unit circle (rfft), `real` (3,) F at z = 1 and at the two Chernoff
+    tilts of the window, where k counts from the measure's own origin, not cyclically.
     """
 
     wave: jax.Array
@@ -236,8 +236,8 @@ class _Fine(NamedTuple):
 def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame: _Frame):
     """The fold-fold bulk on the coarse lattice, and log1p of the mass it may be off by.
 
-    Its coarse points are (in losses) origin * centre + first * fine spacing + spacing * k, k counted
-    from the middle of the law; normalised by the fold-th power of the bulk's mass.
+    Its coarse points are (in losses) origin * centre + first * fine spacing + spacing * k, k
+    counted from the middle of the law; normalised by the fold-th power of the bulk's mass.
     """
     size, h = frame.size, fine.lattice.spacing
     weights = jnp.maximum(jnp.fft.irfft(_power(fine.wave, fold), size), 0.0)
@@ -402,7 +402,8 @@ def _stray(
 
     Above: losses beyond the window's end are missing; there g <= e^{-theta (end - eps)}. Below:
     losses that wrap around and come to lie beyond eps are too much: all below the window, and those
-    beyond eps + its width. Epsilon is taken at the plan's margin below plan.epsilon, which `_query` respects.
+    beyond eps + its width. Epsilon is taken at the plan's margin below
+    plan.epsilon, which `_query` respects.
     """
     size, h, theta = frame.size, frame.spacing, frame.theta
     epsilon = plan.epsilon - plan.margin
@@ -411,7 +412,7 @@ def _stray(
     if frame.side > 0:
         missing = _outside(log_mgf[1], tilt[1], end)
         fall = jnp.exp(-theta * (start + end - plan.epsilon) + jnp.log(2.0) - log_price(theta))
-        return lax.stop_gradient(jnp.minimum(missing, fall))
+        return jnp.minimum(missing, fall)
     wrapped = _outside(log_mgf[0], tilt[0], -first * h)
     wrapped += _outside(log_mgf[1], tilt[1], epsilon - start + (size - 1) * h)
-    return lax.stop_gradient(wrapped)
+    return wrapped

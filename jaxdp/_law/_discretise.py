@@ -21,8 +21,8 @@ with m, so rounding is covered by e -> e (1 + r) and u -> min(u + 2r, D), where 
 relative error of the masses; where the minimum acts, all of e sits at the right end, and
 (X - a)_+ <= X (1 - a / x_{j+1})_+ shows that to be above as well.
 
-Lower. Each half of a cell is collapsed to its mean (Jensen: below). Let w be the two-point spread of
-that collapsed law, C_w its curve; over each cell C_w is the chord, above the collapsed curve by
+Lower. Each half of a cell is collapsed to its mean (Jensen: below). Let w be the two-point spread
+of that collapsed law, C_w its curve; over each cell C_w is the chord, above the collapsed curve by
 the sag s(a), which is largest at one of the two means. Lower C_w at the nodes by E_k >= 0:
 phi = C_w - E at the nodes, linear between. On cell j the interpolant of E is at least
 min(E_j, E_{j+1}), so
@@ -209,7 +209,7 @@ def lower_measure(
 
 
 def _relax(lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Array) -> jax.Array:
-    """Raise E where its second difference exceeds the mass there, by sweeps of an obstacle problem."""
+    """Raise E where its second difference exceeds the mass (an obstacle problem, by sweeps)."""
     inverse = jnp.where(step > 0.0, 1.0 / jnp.where(step > 0.0, step, 1.0), 0.0)
     free = (inverse[:-1] > 0.0) & (inverse[1:] > 0.0) & ~fixed[1:-1]
     both = jnp.where(free, inverse[:-1] + inverse[1:], 1.0)
@@ -239,7 +239,8 @@ def lower(
 ) -> tuple[jax.Array, jax.Array]:
     """The law below: tilted P-weights of the nodes (sum 1) and log normaliser K(theta).
 
-    The first cell reaches down to -inf, for an atom at the low end. Masses are held in linear scale, in units that put 1 where the tilted law has its bulk. What
+    The first cell reaches down to -inf, for an atom at the low end. Masses are held in linear
+    scale, in units that put 1 where the tilted law has its bulk. What
     would overflow there (Q-masses far below the bulk) is cut, which only lowers the law.
     """
     lo = nodes[:-1]

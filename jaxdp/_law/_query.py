@@ -59,9 +59,9 @@ def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
 def _epsilon(law: Composed, log_delta: jax.Array, chosen: Plan, side: int) -> jax.Array:
     """The epsilon where the piecewise-linear curve of the law meets delta.
 
-    In units of e^{sum n K - theta centre}, y = loss - centre, points have P-mass w e^{-theta y}; with
-    S_k the Q-mass from point k on, D_k = sum_{i > k} (e^{y_i} - e^{y_{i-1}}) S_i is the curve at
-    point k (positive terms only), and it is linear in e^eps between points. The stray
+    In units of e^{sum n K - theta centre}, y = loss - centre, points have P-mass w e^{-theta y};
+    with S_k the Q-mass from point k on, D_k = sum_{i > k} (e^{y_i} - e^{y_{i-1}}) S_i is the curve
+    at point k (positive terms only), and it is linear in e^eps between points. The stray
     mass is priced at eps >= centre - margin, where e^{-theta (eps - centre)} <= 2: an
     answer below that is raised to it (upper), or given up (lower).
     """
@@ -124,7 +124,7 @@ def log_delta_bounds(
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
 ) -> tuple[jax.Array, ...]:
-    """Certified bounds on log delta at a real epsilon, one for each of `sides`, -1 below, +1 above."""
+    """Certified bounds on log delta at a real epsilon, one for each of `sides` (-1 below, +1)."""
     epsilon = jnp.asarray(epsilon, jnp.float64)
     terms = orient(terms, direction)
     chosen = plan(terms, epsilon, None, size)

@@ -16,7 +16,7 @@ import typer
 import calibrate as _calibrate
 import jaxdp
 from jaxdp.cli import _audit, _display, _table
-from jaxdp.cli._display import InputError, round_up
+from jaxdp.cli._display import InputError, round_down, round_up
 
 
 class Mechanism(enum.StrEnum):
@@ -301,7 +301,9 @@ def _show(runs: _table.Runs, result: _audit.Audit) -> None:
         ("sigma", "right"),
         ("delta", "right"),
         ("reported epsilon", "right"),
+        ("Rényi epsilon", "right"),
         ("certified epsilon", "right"),
+        ("and at least", "right"),
         ("sigma for reported", "right"),
         ("verdict", "left"),
     ]
@@ -313,11 +315,25 @@ def _show(runs: _table.Runs, result: _audit.Audit) -> None:
             f"{sigma:g}",
             f"{delta:g}",
             f"{reported:g}",
+            round_up(renyi, 5),
             round_up(epsilon, 5),
+            round_down(lower, 5),
             "none" if math.isnan(needed) else round_up(needed, 5),
             verdict,
         )
-        for index, (label, q, steps, sigma, delta, reported, epsilon, needed, verdict) in enumerate(
+        for index, (
+            label,
+            q,
+            steps,
+            sigma,
+            delta,
+            reported,
+            renyi,
+            epsilon,
+            lower,
+            needed,
+            verdict,
+        ) in enumerate(
             zip(
                 runs.labels,
                 runs.sampling_probability.tolist(),
@@ -325,7 +341,9 @@ def _show(runs: _table.Runs, result: _audit.Audit) -> None:
                 runs.sigma.tolist(),
                 runs.delta.tolist(),
                 runs.reported_epsilon.tolist(),
+                result.renyi.tolist(),
                 result.epsilon.tolist(),
+                result.lower.tolist(),
                 result.sigma.tolist(),
                 verdicts.tolist(),
                 strict=True,

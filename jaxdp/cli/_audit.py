@@ -39,7 +39,9 @@ def sampled_steps(sigma: Any, sampling_probability: Any, num_steps: Any) -> jaxd
 class Audit:
     """What an audit found, row by row."""
 
+    lower: np.ndarray  # certified bounds on the least possible epsilon
     epsilon: np.ndarray
+    renyi: np.ndarray  # the Rényi bound, for comparison with accountants of that kind
     sigma: np.ndarray  # nan where no sigma meets the reported epsilon
     status: np.ndarray  # of the calibration, calibrate.Status
 
@@ -55,6 +57,8 @@ class Audit:
         """The columns of the file, followed by the results (null where there is no sigma)."""
         results = {
             "certified_epsilon": pa.array(self.epsilon),
+            "epsilon_lower_bound": pa.array(self.lower),
+            "renyi_epsilon": pa.array(self.renyi),
             "sigma_for_reported_epsilon": pa.array(self.sigma, from_pandas=True),
             "verdict": pa.array(self.verdicts(runs).tolist()),
         }
@@ -73,9 +77,8 @@ def audit(runs: Runs, direction: Any, advance: Callable[[int], Any] = lambda row
       direction: "remove", "add" or "both".
       advance: told the number of rows done after each chunk.
     """
-    result = Audit(
-        np.full(len(runs), np.nan), np.full(len(runs), np.nan), np.zeros(len(runs), np.int32)
-    )
+    unknown = [np.full(len(runs), np.nan) for _ in range(4)]
+    result = Audit(*unknown, np.zeros(len(runs), np.int32))
     full, single = runs.sampling_probability == 1.0, runs.num_steps == 1.0
     rate, steps = runs.sampling_probability, runs.num_steps
     groups: list[tuple[np.ndarray, int, Callable[..., jaxdp.Mechanism], tuple[Any, ...]]] = [
@@ -89,9 +92,9 @@ def audit(runs: Runs, direction: Any, advance: Callable[[int], Any] = lambda row
             chosen = tuple(arg[padded] for arg in args)
             delta = runs.delta[padded]
             with jax.enable_x64(True):
-                epsilon = jaxdp.epsilon(
-                    build(runs.sigma[padded], *chosen), delta, direction=direction
-                )
+                m = build(runs.sigma[padded], *chosen)
+                lower, upper = jaxdp.epsilon_bounds(m, delta, direction=direction)
+                renyi = jaxdp.epsilon(m, delta, direction=direction, method=jaxdp.Renyi())
                 solution = calibrate.solve(
                     build,
                     epsilon=runs.reported_epsilon[padded],
@@ -99,7 +102,9 @@ def audit(runs: Runs, direction: Any, advance: Callable[[int], Any] = lambda row
                     args=chosen,
                     direction=direction,
                 )
-            result.epsilon[rows] = np.asarray(epsilon)[:count]
+            result.lower[rows] = np.asarray(lower)[:count]
+            result.epsilon[rows] = np.asarray(upper)[:count]
+            result.renyi[rows] = np.asarray(renyi)[:count]
             result.sigma[rows] = np.asarray(solution.value)[:count]
             result.status[rows] = np.asarray(solution.status)[:count]
             advance(count)

@@ -40,6 +40,19 @@ def round_up(value: float, digits: int = 6) -> str:
     return f"{rounded:.{digits - 1}e}".replace("e+", "e")
 
 
+def round_down(value: float, digits: int = 6) -> str:
+    """The greatest `digits`-digit decimal number <= value >= 0, in the notation of `round_up`.
+
+    Example:
+      >>> round_down(2.51857639), round_down(0.0)
+      ('2.51857', '0')
+    """
+    if value <= 0.0 or not math.isfinite(value):
+        return round_up(value, digits)
+    context = decimal.Context(prec=digits, rounding=decimal.ROUND_FLOOR)
+    return f"{context.create_decimal(decimal.Decimal(value)):g}"
+
+
 def json_number(value: float) -> float | str | None:
     """Infinities as strings and nan as null, since JSON has neither."""
     if math.isnan(value):

@@ -1,0 +1,255 @@
+"""Shares of noise, what is left of them, repeated noise, calibration, samplers, errors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import calibrate
+import jaxdp
+from calibrate._distributed import gdl_decay
+from jaxdp import _noise as noise
+
+SHARED = {
+    "gaussian": jaxdp.Gaussian(3.0, 2.0),
+    "skellam": noise.Skellam(9.0, 2),
+    "discrete_laplace": noise.DiscreteLaplace(0.4, 2),
+    "gdl": noise.GeneralizedDiscreteLaplace(1.5, 0.4, 2),
+    "negative_binomial": noise.NegativeBinomial(6.0, 0.3, 2),
+    "laplace": jaxdp.Laplace(2.0, 1.0),
+    "gamma_difference": noise.GammaDifference(2.5, 2.0, 1.0),
+    "laplace_sum": noise.LaplaceSum(4, 2.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_shares_add_up(name):
+    """Breaks when the sum of the shares is not distributed as the whole (chi-square, 5 sigma)."""
+    whole, parties, draws = SHARED[name], 7, 20_000
+    share = noise.noise_share(whole, parties)
+    first, second = jax.random.split(jax.random.key(5))
+    shares = np.asarray(share.sample(first, jnp.zeros((parties, draws))))
+    total, direct = shares.sum(axis=0), np.asarray(whole.sample(second, jnp.zeros(draws)))
+    edges = np.unique(np.quantile(direct, np.linspace(0.0, 1.0, 12)[1:-1]))
+    counts = [
+        np.bincount(np.searchsorted(edges, x), minlength=edges.size + 1) for x in (total, direct)
+    ]
+    assert stats.chi2_contingency(counts).pvalue > 1e-6
+    if isinstance(whole, noise.Skellam | noise.DiscreteLaplace | noise.NegativeBinomial):
+        assert np.all(total == np.round(total))
+
+
+@pytest.mark.parametrize(
+    ("m", "pmf"),
+    [
+        (noise.DiscreteGaussian(1.8), lambda k: np.exp(-(k**2) / 6.48)),
+        (noise.DiscreteGaussian(0.4), lambda k: np.exp(-(k**2) / 0.32)),
+        (noise.Skellam(3.0), stats.skellam(1.5, 1.5).pmf),
+        (noise.DiscreteLaplace(0.6), stats.dlaplace(0.6).pmf),
+        (noise.NegativeBinomial(2.5, 0.4), stats.nbinom(2.5, 0.4).pmf),
+    ],
+)
+def test_samples_follow_the_law(m, pmf):
+    """Breaks when a sampler's law is not the mechanism's (chi-square, 5 sigma)."""
+    k = np.arange(-40, 41)
+    expected = pmf(k) / np.sum(pmf(k))
+    samples = np.asarray(m.sample(jax.random.key(3), jnp.zeros(40_000))).astype(int)
+    observed = np.bincount(samples + 40, minlength=81)
+    common = expected * samples.size > 5
+    o, e = observed[common], expected[common] * samples.size
+    o, e = np.append(o, samples.size - o.sum()), np.append(e, samples.size - e.sum())
+    e = np.maximum(e, 1e-9)
+    kept = e > 1.0
+    assert stats.chisquare(o[kept], e[kept] * o[kept].sum() / e[kept].sum()).pvalue > 1e-6
+
+
+def test_partial_noise_is_the_law_left():
+    """Breaks when a fraction of a mechanism is not the mechanism of the fraction."""
+    pairs = [
+        (jaxdp.Gaussian(3.0, 2.0), jaxdp.Gaussian(1.5, 2.0)),
+        (noise.Skellam(9.0, 2), noise.Skellam(2.25, 2)),
+        (noise.NegativeBinomial(6.0, 0.3, 2), noise.NegativeBinomial(1.5, 0.3, 2)),
+        (jaxdp.Laplace(2.0, 1.0), noise.GammaDifference(0.25, 2.0, 1.0)),
+    ]
+    for whole, left in pairs:
+        partial = noise.PartialNoise(whole, 0.25)
+        for direction in ("remove", "add"):
+            np.testing.assert_allclose(
+                jaxdp.hockey_stick(partial, 0.4, direction=direction),
+                jaxdp.hockey_stick(left, 0.4, direction=direction),
+                rtol=1e-12,
+            )
+        assert partial.sample(jax.random.key(0), 0.0).shape == ()
+    four = jaxdp.Repeated(noise.PartialNoise(jaxdp.Gaussian(2.0), 0.25), 4)
+    assert float(jaxdp.epsilon(four, 1e-5)) == pytest.approx(
+        float(jaxdp.epsilon(jaxdp.Gaussian(0.5), 1e-5))
+    )
+
+
+def test_repeated_noise():
+    """Breaks when the bound is below the exact n-fold Laplace, or off the published ratios."""
+    n, alpha = np.array([[2], [20], [100]]), np.array([1.5, 4.0, 64.0])
+    bound = noise.repeated_noise_renyi(jaxdp.Laplace(1.0), alpha, count=n)
+    exact = np.asarray(jaxdp.renyi(noise.LaplaceSum(n, 1.0), alpha))
+    ratios = [[1.471, 1.477, 1.209], [1.962, 1.969, 1.943], [1.993, 1.994, 2.088]]
+    np.testing.assert_allclose(bound / exact, ratios, atol=6e-4)
+    gaussians = [jaxdp.Gaussian(s) for s in (1.0, 2.0, 5.0)]
+    best = noise.repeated_noise_renyi(gaussians, 3.0, count=[1, 2, 1], sensitivity=2.0)
+    assert float(best) == pytest.approx(3.0 * 4.0 / 2.0 / 34.0, rel=1e-9)  # of variance 1 + 8 + 25
+
+
+def test_repeated_noise_splits():
+    """Breaks when the optimised split is not the best, or integer shifts are split wrongly."""
+    pair = [jaxdp.Laplace(1.0), jaxdp.Laplace(3.0)]
+    best = float(noise.repeated_noise_renyi(pair, 6.0, sensitivity=4.0))
+    for part in np.linspace(0.05, 3.95, 14):
+        other = noise.repeated_noise_renyi(pair, 6.0, sensitivity=4.0, split=[part, 4.0 - part])
+        assert best <= float(other) * (1 + 1e-9)
+    gaussian = noise.DiscreteGaussian(1.0)
+    three = noise.repeated_noise_renyi(gaussian, 2.0, count=2, sensitivity=3)
+    assert float(three) == pytest.approx(5.0)  # R(2) + R(1) = 4 + 1
+    two = noise.repeated_noise_renyi(gaussian, 2.0, count=5, sensitivity=2)
+    assert float(two) == pytest.approx(2.0)
+    split = noise.repeated_noise_renyi(
+        [gaussian, noise.Skellam(5.0)], 2.0, sensitivity=3, split=[1, 2]
+    )
+    alone = jaxdp.renyi(noise.Skellam(5.0, 2), 2.0)
+    assert float(split) == pytest.approx(1.0 + float(alone))
+
+
+def test_calibration_under_an_honest_fraction():
+    """Breaks when a calibrated parameter misses its target, or is not at its boundary."""
+    targets = {
+        "variance": (lambda v: noise.PartialNoise(noise.Skellam(v, 2), 0.6), 1e-6),
+        "scale": (lambda v: noise.PartialNoise(jaxdp.Laplace(v), 0.8), 0.0),
+        "p": (lambda v: noise.PartialNoise(noise.NegativeBinomial(50.0, v), 0.5), 1e-6),
+    }
+    for name, (build, delta) in targets.items():
+        bracket = (1e-6, 1 - 1e-6) if name == "p" else None
+        found = calibrate.solve(build, epsilon=1.0, delta=delta, bracket=bracket)
+        assert int(found.status) == calibrate.Status.SOLVED, name
+        reached = float(jaxdp.epsilon(build(float(found.value)), delta))
+        assert reached <= 1.0
+        assert reached >= 1.0 - 1e-6
+
+
+def test_gdl_decay():
+    """Breaks when a calibrated decay misses its target or its boundary, or its gradient is off."""
+    epsilon, beta = np.array([0.8, 2.5, 3.0]), np.array([0.7, 0.3, 1.5])
+    a = gdl_decay(epsilon, beta, 2)
+    reached = np.asarray(jaxdp.epsilon(noise.GeneralizedDiscreteLaplace(beta, a, 2), 0.0))
+    assert np.all(reached <= epsilon)
+    np.testing.assert_allclose(reached, epsilon, rtol=1e-10)
+    for argument in (0, 1):
+        point = [2.5, 0.3]
+        slope = jax.grad(lambda e, b: gdl_decay(e, b, 2), argument)(*point)
+        ends = []
+        for step in (1e-5, -1e-5):
+            moved = list(point)
+            moved[argument] += step
+            ends.append(float(gdl_decay(*moved, 2)))
+        assert float(slope) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-6)
+    with pytest.raises(ValueError, match=r"floor 1\.09861"):
+        gdl_decay(1.0, 0.25)
+    assert np.isnan(jax.jit(gdl_decay)(1.0, 0.25))
+
+
+GRADIENTS = {
+    "beta": (lambda v: noise.GeneralizedDiscreteLaplace(v, 0.2, 3), 0.7),
+    "a": (lambda v: noise.GeneralizedDiscreteLaplace(0.7, v, 3), 0.2),
+    "gamma": (lambda v: noise.GammaDifference(v, 2.0), 0.8),
+    "scale": (lambda v: noise.GammaDifference(0.8, v), 2.0),
+    "variance": (lambda v: noise.Skellam(v, 2), 20.0),
+    "p": (lambda v: noise.NegativeBinomial(10.0, v), 0.2),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name):
+    """Breaks when a derivative of the curve differs from central differences by 1e-6."""
+    build, at = GRADIENTS[name]
+
+    def curve(v):
+        return jaxdp.hockey_stick(build(v), 0.25)
+
+    step = 1e-5 * at
+    slope = float(jax.jit(jax.grad(curve))(at))
+    ends = np.asarray(curve(np.array([at + step, at - step])))
+    assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["beta", "a", "gamma", "scale"])
+def test_gradients_of_pure_epsilon(name):
+    """Breaks when a derivative of the pure-DP epsilon differs from central differences by 1e-6."""
+    build, at = GRADIENTS[name]
+
+    def pure(v):
+        return jaxdp.renyi(build(v), jnp.inf)
+
+    step = 1e-5 * at
+    ends = np.asarray(pure(np.array([at + step, at - step])))
+    slope = float(jax.grad(pure)(at))
+    assert slope == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_single_precision_callers(name):
+    """Breaks when a 32-bit program fails to trace, or gets a bound below the exact value."""
+    whole = SHARED[name]
+    exact = float(jaxdp.hockey_stick(noise.PartialNoise(whole, 0.5), 0.5))
+    with jax.enable_x64(False):
+        value = jax.jit(lambda f: jaxdp.delta(noise.PartialNoise(whole, f), 0.5))(0.5)
+        assert value.dtype == jnp.float32
+        assert exact <= float(value) <= exact * (1 + 1e-6)
+
+
+BAD = [
+    (lambda: noise.DiscreteGaussian(0.0), "sigma must be finite and > 0"),
+    (lambda: noise.DiscreteGaussian(1.0, 1.5), "sensitivity must be an integer"),
+    (lambda: noise.Skellam(-1.0), "variance must be finite and > 0"),
+    (lambda: noise.Skellam(1.0, 0), "sensitivity must be an integer"),
+    (lambda: noise.Skellam(1.0, np.inf), "sensitivity must be an integer"),
+    (lambda: noise.DiscreteLaplace(np.nan), "a must be finite and > 0"),
+    (lambda: noise.GeneralizedDiscreteLaplace(0.0, 1.0), "beta must be finite and > 0"),
+    (lambda: noise.NegativeBinomial(1.0, 1.0), r"p must be in \(0, 1\)"),
+    (lambda: noise.NegativeBinomial(0.0, 0.5), "r must be finite and > 0"),
+    (lambda: noise.GammaDifference(1.0, 0.0), "scale must be finite and > 0"),
+    (lambda: noise.LaplaceSum(1.5, 1.0), "count must be an integer >= 1"),
+    (lambda: noise.PartialNoise(jaxdp.Gaussian(1.0), 0.0), "honest_fraction must be"),
+    (lambda: noise.noise_share(jaxdp.Gaussian(1.0), 2.5), "num_parties must be an integer"),
+    (lambda: noise.gdl_epsilon_floor(-0.1), "beta must be"),
+    (lambda: noise.skellam_renyi_bound(noise.Skellam(1.0), 1.0), "alpha must be"),
+    (lambda: noise.repeated_noise_renyi([], 2.0), "noise must not be empty"),
+    (
+        lambda: noise.repeated_noise_renyi(jaxdp.Laplace(1.0), 2.0, split=[0.5]),
+        "split must add up to sensitivity",
+    ),
+    (
+        lambda: noise.repeated_noise_renyi([noise.Skellam(1.0)] * 2, 2.0, sensitivity=2),
+        "split is required",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), BAD)
+def test_bad_arguments(call, message):
+    """Breaks when an argument outside its domain does not raise a ValueError that names it."""
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_bad_types_and_traced_values():
+    """Breaks when a wrong mechanism is accepted, or a traced bad value gives a finite answer."""
+    for wrong in (noise.DiscreteGaussian(1.0), jaxdp.RandomizedResponse(1.0)):
+        with pytest.raises(TypeError, match="independent shares"):
+            noise.PartialNoise(wrong, 0.5)
+    with pytest.raises(TypeError, match=r"jaxdp\.Skellam"):
+        noise.skellam_renyi_bound(jaxdp.Gaussian(1.0), 2.0)
+    with pytest.raises(TypeError, match="adds noise"):
+        noise.repeated_noise_renyi(jaxdp.RandomizedResponse(1.0), 2.0)
+    with pytest.raises(TypeError, match="all integer-valued"):
+        noise.repeated_noise_renyi([noise.Skellam(1.0), jaxdp.Laplace(1.0)], 2.0)
+    shifted = jax.jit(lambda d: jaxdp.delta(noise.DiscreteGaussian(1.0, d), 0.5))
+    assert np.isnan(shifted(1.5))
+    assert np.isnan(jax.jit(lambda d: jaxdp.renyi(noise.DiscreteLaplace(1.0, d), 2.0))(0.5))

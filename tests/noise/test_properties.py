@@ -1,0 +1,250 @@
+"""What must hold for every parameter: order, duality, limits, data processing, composition."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+import truth
+from reference import (
+    discrete_gaussian,
+    gdl,
+    hockey_stick,
+    laplace_sum_density,
+    negative_binomial,
+    renyi,
+    skellam,
+)
+
+import jaxdp
+from jaxdp import _noise as noise
+from jaxdp._noise import _variance_gamma
+
+RNG = np.random.default_rng(20)
+N = 12
+SHIFT = RNG.integers(1, 6, N).astype(float)
+EPS = RNG.uniform(0.0, 1.5, N)
+# name -> (random parameters, build, position of the parameter that privacy rises with)
+LAWS = {
+    "discrete_gaussian": ([RNG.uniform(0.3, 6, N)], noise.DiscreteGaussian),
+    "skellam": ([10 ** RNG.uniform(-0.5, 3, N)], noise.Skellam),
+    "discrete_laplace": ([RNG.uniform(0.05, 1.5, N)], noise.DiscreteLaplace),
+    "gdl": (
+        [10 ** RNG.uniform(-1, 1, N), RNG.uniform(0.05, 1.0, N)],
+        noise.GeneralizedDiscreteLaplace,
+    ),
+    "gamma_difference": (
+        [10 ** RNG.uniform(-0.7, 1, N), RNG.uniform(0.5, 9, N)],
+        noise.GammaDifference,
+    ),
+    "negative_binomial": (
+        [10 ** RNG.uniform(-0.3, 2, N), RNG.uniform(0.05, 0.9, N)],
+        noise.NegativeBinomial,
+    ),
+}
+MORE_NOISE = dict.fromkeys(LAWS, 1.25) | {"discrete_laplace": 0.8}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_order_duality_and_monotonicity(name):
+    """Breaks when H leaves [max(0, 1 - e^eps), 1], H_g(P|Q) differs from 1 - g + g H_{1/g}(Q|P),
+    certified values are below exact ones, or more noise or less sensitivity hurts.
+    """
+    parameters, build = LAWS[name]
+    m = build(*parameters, SHIFT)
+    less = build(parameters[0] * MORE_NOISE[name], *parameters[1:], SHIFT)
+
+    def curve(m, eps, direction):
+        return np.asarray(jaxdp.hockey_stick(m, eps, direction=direction))
+
+    g = np.exp(EPS)
+    for one, other in (("remove", "add"), ("add", "remove")):
+        here = curve(m, EPS, one)
+        dual = 1 - g + g * curve(m, -EPS, other)
+        np.testing.assert_allclose(here, dual, rtol=1e-9, atol=1e-12)
+        assert np.all((here >= 0) & (here <= 1))
+        upper = np.asarray(jaxdp.delta(m, EPS, direction=one))
+        assert np.all(upper >= here)
+        assert np.all(upper <= here * (1 + 1e-9))
+        assert np.all(curve(less, EPS, one) <= here * (1 + 1e-10))
+    assert np.all(
+        curve(m, EPS, "both") == np.maximum(curve(m, EPS, "remove"), curve(m, EPS, "add"))
+    )
+    larger = build(*parameters, SHIFT + 1.0)
+    assert np.all(curve(larger, EPS, "both") >= curve(m, EPS, "both") * (1 - 1e-10))
+
+
+@pytest.mark.parametrize("name", sorted(set(LAWS) - {"negative_binomial"}))
+def test_renyi_is_ordered(name):
+    """Breaks when a Rényi divergence is not increasing in its order, or KL is not its limit."""
+    parameters, build = LAWS[name]
+    m = build(*(p[:, None] for p in parameters), SHIFT[:, None])
+    values = np.asarray(jaxdp.renyi(m, np.array([1.0, 1.001, 1.2, 2.0, 8.0, 60.0])))
+    assert np.all(np.diff(values, axis=1) >= -1e-12 * values[:, 1:])
+    np.testing.assert_allclose(values[:, 0], values[:, 1], rtol=5e-2)
+    pure = np.asarray(jaxdp.epsilon(build(*parameters, SHIFT), 0.0))
+    assert np.all(values[:, -1] <= pure * (1 + 1e-12))
+
+
+@pytest.mark.parametrize(
+    ("m", "pmf", "low", "high"),
+    [
+        (noise.DiscreteGaussian(1.7, 3), discrete_gaussian(1.7), -40, 60),
+        (noise.Skellam(3.3, 2), skellam(3.3), -60, 80),
+        (noise.Skellam(120.0, 2), skellam(120.0), -150, 200),
+        (noise.GeneralizedDiscreteLaplace(0.35, 0.6, 3), gdl(0.35, 0.6), -90, 110),
+        (noise.GeneralizedDiscreteLaplace(4.5, 0.9, 2), gdl(4.5, 0.9), -80, 100),
+        (noise.NegativeBinomial(0.6, 0.4, 2), negative_binomial(0.6, 0.4), 0, 160),
+        (noise.NegativeBinomial(7.5, 0.6, 1), negative_binomial(7.5, 0.6), 0, 120),
+    ],
+)
+def test_against_sums_term_by_term(m, pmf, low, high):
+    """Breaks when a curve or divergence is off by 1e-10 from the sum over all integers."""
+    with mp.workdps(30):
+        for eps in (0.0, 0.4, 1.1):
+            for direction in ("remove", "add"):
+                value = float(jaxdp.hockey_stick(m, eps, direction=direction))
+                expected = float(hockey_stick(pmf, m.sensitivity, eps, low, high, direction))
+                assert value == pytest.approx(expected, rel=1e-10, abs=1e-15)
+        start = low if low < 0 else m.sensitivity
+        expected = float(renyi(pmf, m.sensitivity, 2.6, start, high))
+        assert float(jaxdp.renyi(m, 2.6, direction="remove")) == pytest.approx(expected, rel=1e-10)
+
+
+def test_wide_laws_are_summed_with_a_stride():
+    """Breaks when laws far wider than the number of nodes lose accuracy, against the Gaussian.
+
+    A lattice Gaussian of sigma = 1e5 differs from the continuous one by e^{-2 pi^2 sigma^2}, up to
+    the half-integer end of the sum; Skellam noise of variance 1e8 by 1e-8.
+    """
+    eps = np.array([1e-6, 1e-5, 3e-5])
+    gaussian = jaxdp.hockey_stick(jaxdp.Gaussian(1e5, 1.0), eps)
+    lattice = jaxdp.hockey_stick(noise.DiscreteGaussian(1e5), eps)
+    np.testing.assert_allclose(lattice, gaussian, rtol=1e-8)
+    np.testing.assert_allclose(
+        jaxdp.hockey_stick(noise.Skellam(1e8), 1e-4),
+        jaxdp.hockey_stick(jaxdp.Gaussian(1e4), 1e-4),
+        rtol=1e-4,
+    )
+    np.testing.assert_allclose(
+        jaxdp.renyi(noise.Skellam(1e8), 3.0), jaxdp.renyi(jaxdp.Gaussian(1e4), 3.0), rtol=1e-7
+    )
+
+
+def test_limits():
+    """Breaks when a limiting law is missed: GDL at beta = 1, towards Skellam, Gaussian and Gamma."""
+    eps = np.array([0.05, 0.2, 0.7])
+    geometric = jaxdp.hockey_stick(noise.DiscreteLaplace(0.3, 3), eps)
+    np.testing.assert_allclose(
+        jaxdp.hockey_stick(noise.GeneralizedDiscreteLaplace(1.0, 0.3, 3), eps),
+        geometric,
+        rtol=1e-11,
+    )
+    a, variance = 12.0, 8.0
+    poisson_like = noise.GeneralizedDiscreteLaplace(0.5 * variance * np.exp(a), a, 2)
+    np.testing.assert_allclose(
+        jaxdp.hockey_stick(poisson_like, eps),
+        jaxdp.hockey_stick(noise.Skellam(variance, 2), eps),
+        rtol=1e-3,
+    )
+    # variance 2 beta q/(1 - q)^2
+    beta, a = 2000.0, 0.5
+    sigma = np.sqrt(2 * beta * np.exp(-a)) / -np.expm1(-a)
+    np.testing.assert_allclose(
+        jaxdp.hockey_stick(noise.GeneralizedDiscreteLaplace(beta, a, 20), eps[:2]),
+        jaxdp.hockey_stick(jaxdp.Gaussian(sigma, 20.0), eps[:2]),
+        rtol=2e-2,
+    )
+    fine = noise.GeneralizedDiscreteLaplace(0.7, 1e-3, 1000)
+    np.testing.assert_allclose(
+        jaxdp.hockey_stick(fine, eps),
+        jaxdp.hockey_stick(noise.GammaDifference(0.7, 1.0, 1.0), eps),
+        rtol=2e-2,
+    )
+
+
+def test_laplace_sum():
+    """Breaks when the sum of n Laplace variables is not Gamma(n) - Gamma(n), or Laplace at n = 1."""
+    n = np.array([2.0, 5.0, 40.0])
+    y = np.array([1e-3, 0.7, 4.0, 30.0])
+    for count in n:
+        with jax.enable_x64(True):
+            log_f = _variance_gamma.log_density(jnp.float64(count), jnp.log(jnp.asarray(y)))
+        np.testing.assert_allclose(np.exp(log_f), laplace_sum_density(int(count), y), rtol=1e-11)
+    eps = np.array([0.1, 0.4, 0.8])
+    np.testing.assert_allclose(
+        jaxdp.hockey_stick(noise.LaplaceSum(n, 2.0), eps),
+        jaxdp.hockey_stick(noise.GammaDifference(n, 2.0), eps),
+        rtol=1e-13,
+    )
+    np.testing.assert_allclose(
+        jaxdp.hockey_stick(noise.LaplaceSum(1, 2.0), eps / 2),
+        jaxdp.hockey_stick(jaxdp.Laplace(2.0), eps / 2),
+        rtol=1e-11,
+    )
+
+
+def test_skellam_bound_holds():
+    """Breaks when the exact divergence exceeds the published bound, or is far from it."""
+    variance, alpha = np.array([[0.3], [10.0], [300.0]]), np.array([1.3, 2.0, 5.0, 17.5])
+    m = noise.Skellam(variance, 2)
+    exact, bound = np.asarray(jaxdp.renyi(m, alpha)), noise.skellam_renyi_bound(m, alpha)
+    assert np.all(exact <= bound)
+    assert np.max(exact / bound) > 0.95
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_masses_rebuild_the_curve(name):
+    """Breaks when the masses of loss intervals are not those of the law.
+
+    They must add up to P and Q, and E_Q[(X - g)_+] from thin intervals must give the curve.
+    """
+    parameters, build = LAWS[name]
+    m = jax.tree.map(jnp.float64, build(*(p[0] for p in parameters), SHIFT[0]))
+    low, high = (float(end) for end in m._loss_range())
+    low, high = max(low, -40.0), min(high, 40.0)
+    edges = jnp.concatenate([jnp.asarray([-jnp.inf]), jnp.linspace(low, high, 400)])
+    edges = jnp.append(edges, jnp.inf)
+    log_q, log_p = jax.jit(lambda a, b: m._log_masses(a, b))(edges[:-1], edges[1:])
+    q, p = np.exp(log_q), np.exp(log_p)
+    assert p.sum() == pytest.approx(1 - np.exp(float(m._log_failure("remove"))), rel=1e-11)
+    assert q.sum() == pytest.approx(1 - np.exp(float(m._log_failure("add"))), rel=1e-11)
+    for index in (150, 210, 260):
+        g = np.exp(float(edges[index]))
+        above = slice(index, None)
+        rebuilt = p[above].sum() - g * q[above].sum()
+        exact = float(jaxdp.hockey_stick(m, edges[index], direction="remove"))
+        assert rebuilt == pytest.approx(exact, rel=1e-9, abs=1e-14)
+
+
+def test_skellam_composed_is_bracketed():
+    """Breaks when 100 Skellam releases are not bounded by, or far above, their convolved law."""
+    variance, count = 4000.0, 100
+    m = noise.Skellam(variance)
+    k = np.arange(-600, 602)
+    with jax.enable_x64(True):
+        log_q = np.asarray(m._log_pmf(jnp.abs(jnp.asarray(k, jnp.float64))))
+        loss = np.asarray(m._loss(jnp.asarray(k, jnp.float64)))
+    # the loss is (k - 1/2)/variance to relative 1e-4: rounded up and down to that lattice
+    p = np.exp(log_q + loss)
+    truths = []
+    for shift in (0, 1):
+        h = 0.125 / variance
+        bins = np.floor(loss / h).astype(int) + shift
+        start = bins.min()
+        law = np.bincount(bins - start, p)
+        size = 1 << int(np.ceil(np.log2(law.size * count)))
+        total = np.fft.irfft(np.fft.rfft(law, size) ** count, size)
+        losses = h * (np.arange(size) + start * count)
+        eps = 0.3
+        inside = losses > eps
+        truths.append(np.sum(total[inside] * -np.expm1(eps - losses[inside])))
+    for index in (0, 300, 600, 900):
+        expected = mp.log(mp.besseli(abs(int(k[index])), variance, maxterms=10**6)) - variance
+        assert log_q[index] == pytest.approx(float(expected), rel=1e-13)
+    upper = float(jaxdp.delta(jaxdp.Repeated(m, count), 0.3))
+    assert truths[0] <= upper
+    assert truths[0] <= truths[1] <= truths[0] * 1.1
+    assert upper <= 12 * truths[1]
+    assert upper == pytest.approx(float(jaxdp.delta(jaxdp.Repeated(m, count), 0.3)))
+    truth.assert_certified(np.array([upper]), [mp.mpf(truths[0])], rtol=20.0)
