@@ -1,5 +1,8 @@
 """calibrate: the inverse of jaxdp — parameters from privacy targets."""
 
+from calibrate._diffusion import ornstein_uhlenbeck as ornstein_uhlenbeck
+from calibrate._diffusion import ornstein_uhlenbeck_renyi as ornstein_uhlenbeck_renyi
+from calibrate._distributed import gdl_decay as gdl_decay
 from calibrate._minimize import Minimum as Minimum
 from calibrate._minimize import minimize as minimize
 from calibrate._solve import Solution as Solution

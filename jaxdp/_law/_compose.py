@@ -218,8 +218,11 @@ class _Frame(NamedTuple):
         size = self.size
         cyclic = jnp.zeros((size,), jnp.float64).at[_wrap(places, size)].add(weights)
         tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
-        exponent = jnp.minimum(tilts[:, None] * places[None, :], 700.0)
-        real = jnp.sum(weights * jnp.exp(exponent), axis=-1)
+        exponent = tilts[:, None] * places[None, :]
+        # Beyond the range of a double Chernoff's bound is given up (infinite), not cut short.
+        beyond = jnp.any((exponent > 600.0) & (weights > 0.0), axis=-1)
+        real = jnp.sum(weights * jnp.exp(jnp.minimum(exponent, 600.0)), axis=-1)
+        real = jnp.where(beyond, jnp.inf, real)
         return Symbol(jnp.fft.rfft(cyclic), jnp.concatenate([jnp.sum(weights)[None], real]))
 
 
