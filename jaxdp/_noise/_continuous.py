@@ -65,6 +65,7 @@ class VarianceGamma(Base):
 
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + noise for every entry of an array or PyTree, in its float dtype."""
+
         def draw(key, shape, dtype):
             return _samplers.gamma_difference(key, shape, dtype, self._beta(), self.scale)
 
