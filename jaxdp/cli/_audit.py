@@ -77,8 +77,8 @@ def audit(runs: Runs, direction: Any, advance: Callable[[int], Any] = lambda row
       direction: "remove", "add" or "both".
       advance: told the number of rows done after each chunk.
     """
-    unknown = [np.full(len(runs), np.nan) for _ in range(4)]
-    result = Audit(*unknown, np.zeros(len(runs), np.int32))
+    lower, upper, renyi, sigma = np.full((4, len(runs)), np.nan)
+    result = Audit(lower, upper, renyi, sigma, np.zeros(len(runs), np.int32))
     full, single = runs.sampling_probability == 1.0, runs.num_steps == 1.0
     rate, steps = runs.sampling_probability, runs.num_steps
     groups: list[tuple[np.ndarray, int, Callable[..., jaxdp.Mechanism], tuple[Any, ...]]] = [
