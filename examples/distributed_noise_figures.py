@@ -180,7 +180,7 @@ def figure_gaussian(output: Output, quick: bool) -> None:
     axes[0].set(yscale="log", ylim=(1e-18, 1), xlabel="ε", ylabel="δ(ε)")
     axes[1].set(xscale="log", yscale="log", xlabel="order α", ylabel="Rényi divergence")
     axes[0].set_title(f"equal standard deviation {sigma:g}, Δ = {shift:g}")
-    axes[0].legend(fontsize=8, loc="lower right")
+    axes[0].legend(fontsize=8, loc="lower left")
     output.save("gdl_gaussian", figure, ("quantity", "beta", "argument", "value"), rows)
 
 
@@ -210,7 +210,7 @@ def figure_skellam(output: Output, quick: bool) -> None:
 
 
 def pmf(m, k: np.ndarray) -> np.ndarray:
-    """Probabilities of integer noise from its pair at sensitivity 1: differences of H at -inf."""
+    """Probabilities of integer noise from its characteristic function."""
     if isinstance(m, jaxdp.Skellam):
         theta = np.pi * (np.arange(4096) + 0.5) / 4096
         transform = np.exp(-m.variance * (1 - np.cos(theta)))
@@ -230,8 +230,8 @@ def figure_gamma(output: Output, quick: bool) -> None:
         axis.plot(beta, epsilon, label=f"Δ/scale = {x:g}")
         rows += [(x, *row) for row in zip(beta, epsilon, strict=True)]
     axis.axvline(0.5, color="0.5", lw=1, ls="--")
-    axis.annotate("no pure DP for β ≤ 1/2", (0.505, 0.03), rotation=90, fontsize=8, va="bottom")
-    axis.set(xlabel="β", ylabel="pure-DP ε", yscale="log", xlim=(0.45, 1.5))
+    axis.text(0.49, 0.12, "no pure DP for β ≤ 1/2", rotation=90, fontsize=8, ha="right")
+    axis.set(xlabel="β", ylabel="pure-DP ε", yscale="log", xlim=(0.44, 1.5))
     axis.set_title("Gamma(β) − Gamma(β) noise: ε = Δ/scale from β = 1 on, more below")
     axis.legend()
     output.save("gamma_difference_epsilon", figure, ("x", "beta", "epsilon"), rows)
