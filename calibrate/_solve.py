@@ -12,14 +12,14 @@ from jax.typing import ArrayLike
 
 from jaxdp import _answers, _checks, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
-from jaxdp._methods import Analytic, Method, check_method
+from jaxdp._methods import Analytic, Method, Numerical, Renyi, check_method
 
 # The search runs over log(value); without a bracket, between these values.
 _DEFAULT_BRACKET = (1e-15, 1e15)
 _TOLERANCE = 1e-10  # of log(value)
 # Relative, of log(delta): a re-evaluation that rounds differently, or reads epsilon from another
 # tilt of the numerical law, stays private.
-_MARGIN, _NUMERICAL_MARGIN = 1e-12, 2e-5
+_MARGINS = {Analytic: 1e-12, Renyi: 1e-11, Numerical: 2e-5}
 _PROBES = 24
 _CHUNK = 16384  # targets at a time where the curve is a closed form
 
@@ -97,7 +97,7 @@ def solve(
       bracket: (low, high), 0 < low < high, within which to search; all positive values by
         default.
       direction: "remove", "add" or "both".
-      method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
 
     Returns:
       A Solution; an infeasible target has status 1 and value nan.
@@ -187,10 +187,10 @@ def excess_over_target(
     curve = jnp.log(-jnp.log(jnp.where(pure, 0.5, delta))) - jnp.log(
         -jnp.where(uncertain, -1.0, log_delta)
     )
-    curve = curve + (_MARGIN if isinstance(chosen, Analytic) else _NUMERICAL_MARGIN)
+    curve = curve + _MARGINS[type(chosen)]
     worst = _answers.max_loss(m, direction)
-    least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0)) + _MARGIN
-    return jnp.where(pure, least, jnp.where(uncertain, jnp.inf, curve))
+    least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
+    return jnp.where(pure, least + _MARGINS[Analytic], jnp.where(uncertain, jnp.inf, curve))
 
 
 def _probe(excess, low, high):

@@ -93,6 +93,7 @@ def audit(runs: Runs, direction: Any, advance: Callable[[int], Any] = lambda row
             delta = runs.delta[padded]
             with jax.enable_x64(True):
                 m = build(runs.sigma[padded], *chosen)
+                method = jaxdp.Numerical() if build is sampled_steps else jaxdp.Analytic()
                 lower, upper = jaxdp.epsilon_bounds(m, delta, direction=direction)
                 renyi = jaxdp.epsilon(m, delta, direction=direction, method=jaxdp.Renyi())
                 solution = calibrate.solve(
@@ -101,6 +102,7 @@ def audit(runs: Runs, direction: Any, advance: Callable[[int], Any] = lambda row
                     delta=delta,
                     args=chosen,
                     direction=direction,
+                    method=method,
                 )
             result.lower[rows] = np.asarray(lower)[:count]
             result.epsilon[rows] = np.asarray(upper)[:count]
