@@ -172,7 +172,7 @@ def test_direction_is_used(tmp_path):
 
 
 def test_infeasible_reported_epsilon_is_said(monkeypatch, tmp_path):
-    def nothing(build, *, epsilon, delta, args, direction):
+    def nothing(build, *, epsilon, delta, args, direction, method):
         shape = np.shape(epsilon)
         infeasible = np.full(shape, int(calibrate.Status.INFEASIBLE), np.int32)
         return calibrate.Solution(np.full(shape, np.nan), epsilon, delta, infeasible)
@@ -181,7 +181,7 @@ def test_infeasible_reported_epsilon_is_said(monkeypatch, tmp_path):
     path = tmp_path / "out.json"
     result = invoke("audit", write(tmp_path / "t.csv", HEADER, GOOD), "--output", path)
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[1].split()[7] == "none"
+    assert result.stdout.splitlines()[1].split()[9] == "none"
     assert calibrate.Status.INFEASIBLE.message in result.stdout
     assert json.loads(path.read_text())[0]["sigma_for_reported_epsilon"] is None
 
