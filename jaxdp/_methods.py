@@ -30,7 +30,7 @@ class Renyi:
       >>> import jaxdp
       >>> m = jaxdp.Gaussian(1.0)
       >>> round(float(jaxdp.epsilon(m, 1e-5, method=jaxdp.Renyi(orders=(4.0, 5.0, 6.0)))), 4)
-      4.7557
+      4.7527
     """
 
     orders: tuple[float, ...] | None = None

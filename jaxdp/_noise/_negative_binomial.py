@@ -150,7 +150,7 @@ def _log_hockey_stick(m, epsilon, direction, slack):
     shift = 1.0 * m.sensitivity
     if slack:
         epsilon = epsilon - slack * (32.0 + 16.0 * jnp.abs(epsilon) + 16.0 * shift)
-    rising = m.r >= 1.0  # the loss increases in k to its limit, else it decreases
+    rising = jnp.asarray(m.r) >= 1.0  # the loss increases in k to its limit, else it decreases
     remove = direction == "remove"
     target = epsilon if remove else -epsilon
     sign = 1.0 if remove else -1.0
