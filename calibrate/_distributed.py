@@ -63,7 +63,7 @@ def _gdl_decay(epsilon, beta, sensitivity):
 
     def excess(minus_log_a):
         m = GeneralizedDiscreteLaplace(shape, jnp.exp(-minus_log_a), sensitivity)
-        return jnp.log(m._loss(sensitivity) * (1.0 + _MARGIN)) - jnp.log(epsilon)
+        return jnp.log(m._loss_range()[1] * (1.0 + _MARGIN)) - jnp.log(epsilon)
 
     feasible = epsilon > _gdl_epsilon_floor(beta, sensitivity)
     start = jnp.log(sensitivity / epsilon)  # the loss is above a Delta: the root is beyond

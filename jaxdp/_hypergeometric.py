@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jaxdp import _special
 from jaxdp._special_gamma import log_gamma, log_gamma_ratio
 
-_NODES = 80
+_NODES = 96
 _DROP = 42.0  # the integrand is followed until it has fallen by e^-42
 _HALVINGS = 14
 

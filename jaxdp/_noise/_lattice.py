@@ -24,6 +24,7 @@ from jaxdp._noise._sums import (
     log_geometric_tail,
     panel,
     ray,
+    rounded_up,
 )
 
 
@@ -77,9 +78,9 @@ class SymmetricLattice(LatticeNoise):
         """Bound on the rounding error of the loss where it is about epsilon, in roundoffs."""
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
-        """-+ the larger of the loss at Delta and in the limit."""
+        """-+ the larger of the loss at Delta (rounded up) and in the limit."""
         at_peak = self._loss(jnp.asarray(self.sensitivity, jnp.float64))
-        highest = jnp.where(self._log_concave(), self._tail()[1], at_peak)
+        highest = jnp.where(self._log_concave(), self._tail()[1], rounded_up(at_peak))
         return -highest, highest
 
     def _log_failure(self, direction: Direction) -> jax.Array:

@@ -59,7 +59,7 @@ def repeated_noise_renyi(
       >>> import jaxdp
       >>> bound = jaxdp.repeated_noise_renyi(jaxdp.Laplace(1.0), 2.0, count=20)
       >>> round(float(bound), 6), round(float(jaxdp.renyi(jaxdp.LaplaceSum(20, 1.0), 2.0)), 6)
-      (0.049177, 0.025035)
+      (0.049137, 0.025035)
     """
     noises = (noise,) if isinstance(noise, Mechanism) else tuple(noise)
     if not noises:

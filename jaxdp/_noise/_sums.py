@@ -142,6 +142,11 @@ def certified(log_value: jax.Array, slack: float) -> jax.Array:
     return log_value + (QUADRATURE if slack > 0 else -QUADRATURE) + slack * (64.0 + 4.0 * size)
 
 
+def rounded_up(loss: jax.Array) -> jax.Array:
+    """A largest loss that is a difference of two computed logarithms, above their errors."""
+    return loss + 64.0 * 2.0**-52 * (1.0 + jnp.abs(loss))
+
+
 def log_geometric_tail(log_first: jax.Array, log_second: jax.Array, limit: jax.Array) -> jax.Array:
     """Upper bound on log sum_{k >= 0} f(k) from f(0), f(1), for log-concave or log-convex f.
 

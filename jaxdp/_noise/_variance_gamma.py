@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _divergences, _special
-from jaxdp._noise._sums import certified
+from jaxdp._noise._sums import certified, rounded_up
 from jaxdp._special_bessel import log_bessel_k
 from jaxdp._special_gamma import log_gamma
 
@@ -56,39 +56,40 @@ def peak_loss(beta: jax.Array, x: jax.Array) -> jax.Array:
 
 def largest_loss(beta: jax.Array, x: jax.Array) -> jax.Array:
     """The pure-DP epsilon: x for beta >= 1, l(x) for beta < 1."""
-    return jnp.where(beta >= 1.0, x, peak_loss(jnp.where(beta >= 1.0, 0.75, beta), x))
+    peak = peak_loss(jnp.where(beta >= 1.0, 0.75, beta), x)
+    return jnp.where(beta >= 1.0, x, rounded_up(peak))
 
 
-def _log_sum(log_a: jax.Array, b: jax.Array) -> jax.Array:
-    """log(e^log_a + b) for b > 0."""
-    return jnp.logaddexp(log_a, jnp.log(b))
-
-
-def _before(beta, x, log_d):
-    """Loss at y = x - d, 0 < d <= x/2."""
+def _losses(beta, x, log_d, after):
+    """Loss at y = x + d (after) or x - d, d <= x/2 (before), and log f(d) + d up to a constant."""
     d = jnp.exp(log_d)
-    rest = jnp.log(x - d)
-    return (x - 2.0 * d) + _log_shape(beta, log_d) - _log_shape(beta, rest)
+    log_rest = jnp.log(x - jnp.minimum(d, 0.5 * x))
+    other = jnp.where(after, jnp.logaddexp(log_d, jnp.log(x)), log_rest)
+    shapes = _log_shape(beta, jnp.stack([log_d, other]))
+    return jnp.where(after, x, x - 2.0 * d) + (shapes[0] - shapes[1]), shapes[0]
 
 
-def _after(beta, x, log_d):
-    """Loss at y = x + d, d > 0."""
-    return x + _log_shape(beta, log_d) - _log_shape(beta, _log_sum(log_d, x))
+def _crossings(epsilon, beta, x):
+    """Log distances from x, before and after it, at which the loss crosses epsilon.
 
-
-def _crossing(predicate, low, high):
-    """Where a predicate of log distance, false then true, turns true: the true side."""
+    Going away from x the loss falls before x; after x it rises (beta >= 1) or falls. Searched by
+    sections of 32, both together; the far end of a search where there is no crossing.
+    """
+    after = jnp.asarray([[False], [True]])
+    rising = after & (beta >= 1.0)
     fractions = jnp.arange(1, _SECTIONS, dtype=jnp.float64) / _SECTIONS
 
     def body(_, ends):
-        below, above = ends
+        below, above = (end[:, None] for end in ends)
         points = below + (above - below) * fractions
-        false = ~predicate(points)
-        low = jnp.max(jnp.where(false, points, below))
-        return low, jnp.min(jnp.where(false | (points <= low), above, points))
+        false = (_losses(beta, x, points, after)[0] > epsilon) != rising
+        low = jnp.max(jnp.where(false, points, below), axis=1)
+        later = jnp.where(false | (points <= low[:, None]), above, points)
+        return low, jnp.min(later, axis=1)
 
-    ends = jnp.broadcast_arrays(*jax.lax.stop_gradient((1.0 * low, 1.0 * high)))
-    return jax.lax.fori_loop(0, _ROUNDS, body, tuple(ends))[1]
+    high = jnp.stack([jnp.log(0.5 * x), jnp.log(1e9 * (1.0 + x + beta))])
+    ends = jax.lax.stop_gradient((jnp.full_like(high, -_DEEP), high))
+    return jax.lax.fori_loop(0, _ROUNDS, body, ends)[1]
 
 
 def _half_line(rate, width):
@@ -128,38 +129,30 @@ def _upper_half(epsilon, beta, x, slack):
     concave = beta >= 1.0
     if slack:
         epsilon = epsilon - slack * (64.0 + 16.0 * (epsilon + x))
-    highest = largest_loss(beta, x)
-    peak_in = peak_loss(beta, x) > epsilon
-    log_half = jnp.log(0.5 * x)
-    deep, far = -_DEEP * jnp.ones_like(x), jnp.log(1e9 * (1.0 + x + beta))
-    # before x the loss falls with the distance, after x it rises or falls
-    before = _crossing(lambda u: _before(beta, x, u) <= epsilon, deep, log_half)
-    after = _crossing(lambda u: (_after(beta, x, u) > epsilon) == concave, deep, far)
+    peak = peak_loss(beta, x)
+    highest = jnp.where(concave, x, peak)
+    peak_in = peak > epsilon
+    before, after = _crossings(epsilon, beta, x)
     rate = jnp.minimum(2.0 * beta, 1.0)
     width = jnp.maximum(jnp.sqrt(2.0 * beta), 1.0)
-    near_u, near_w = _frozen(_interval(rate, before))
-    gap = epsilon - _before(beta, x, near_u)
-    near = _terms(beta, near_u, near_w, gap, peak_in)
+    near = _interval(rate, before)
     # after x: (0, inf), or beyond `after`, or up to it
     whole = _half_line(rate, width)
     start = jnp.where(concave & ~peak_in, jnp.exp(jnp.minimum(after, 60.0)), 0.0)
     ray = jnp.logaddexp(whole[0], _divergences.log_positive(start)), whole[1]
     piece = _interval(rate, after)
     bounded = ~concave & (epsilon >= x)
-    far_u, far_w = _frozen([jnp.where(bounded, b, a) for a, b in zip(ray, piece, strict=True)])
-    gap = epsilon - _after(beta, x, far_u)
-    value = _special.logsumexp(
-        jnp.concatenate([near, _terms(beta, far_u, far_w, gap, concave | peak_in)])
-    )
-    value = certified(value, slack)
+    far = [jnp.where(bounded, b, a) for a, b in zip(ray, piece, strict=True)]
+    log_d, log_weights = _frozen([jnp.concatenate(pair) for pair in zip(near, far, strict=True)])
+    log_d = jnp.minimum(log_d, 300.0)
+    is_after = jnp.arange(2 * _NODES) >= _NODES
+    loss, shape = _losses(beta, x, log_d, is_after)
+    gap = epsilon - loss
+    inside = (gap < 0.0) & (peak_in | (is_after & concave))
+    terms = _log_constant(beta) + shape - jnp.exp(log_d) + log_weights
+    terms = terms + _special.log1mexp(jnp.where(inside, gap, -1.0))
+    value = certified(_special.logsumexp(jnp.where(inside, terms, -jnp.inf)), slack)
     return jnp.where(epsilon >= highest, -jnp.inf, jnp.minimum(value, 0.0))
-
-
-def _terms(beta, log_d, log_weights, gap, used):
-    """log of f(d) (1 - e^gap) weight, the summands where the loss exceeds epsilon."""
-    inside = (gap < 0.0) & used
-    terms = log_density(beta, jnp.minimum(log_d, 300.0)) + log_weights
-    return jnp.where(inside, terms + _special.log1mexp(jnp.where(inside, gap, -1.0)), -jnp.inf)
 
 
 def nodes(beta: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -167,16 +160,11 @@ def nodes(beta: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     width = jnp.maximum(jnp.sqrt(2.0 * beta), 1.0)
     ray_u, ray_w = _frozen(_half_line(SLOWEST, width))
     piece_u, piece_w = _frozen(_interval(SLOWEST, jnp.log(0.5 * x)))
-    ray_u = jnp.minimum(ray_u, 300.0)
-    after, before = _after(beta, x, ray_u), _before(beta, x, piece_u)
-    log_f = log_density(beta, jnp.concatenate([ray_u, piece_u]))
-    ray_f, piece_f = log_f[:_NODES], log_f[_NODES:]
-    loss = jnp.concatenate([-after, -before, before, after])
-    # f(y) = f(y - x) e^-l: the Q-density at distance d from x follows from that at d from 0
-    log_q = jnp.concatenate(
-        [ray_f + ray_w, piece_f + piece_w, piece_f + piece_w - before, ray_f + ray_w - after]
-    )
-    return loss, log_q
+    log_d = jnp.concatenate([piece_u, jnp.minimum(ray_u, 300.0)])
+    loss, shape = _losses(beta, x, log_d, jnp.arange(2 * _NODES) >= _NODES)
+    log_f = _log_constant(beta) + shape - jnp.exp(log_d) + jnp.concatenate([piece_w, ray_w])
+    # y at distance d from 0 has the loss -l of its mirror at d from x, where f(y) = f(d) e^-l
+    return jnp.concatenate([-loss, loss]), jnp.concatenate([log_f, log_f - loss])
 
 
 # --- masses -------------------------------------------------------------------------------------
@@ -245,19 +233,15 @@ def _positions(level, beta, x):
     shape = level.shape
     flat = jnp.ravel(level)
 
+    concave, top = beta >= 1.0, peak_loss(beta, x)
+    infinite = jnp.asarray(jnp.inf)
+
     def one(bound):
-        concave = beta >= 1.0
-        top = peak_loss(beta, x)
-        deep, far = -_DEEP * jnp.ones_like(x), jnp.log(1e9 * (1.0 + x + beta))
-        before = _crossing(lambda u: _before(beta, x, u) <= bound, deep, jnp.log(0.5 * x))
-        after = _crossing(lambda u: (_after(beta, x, u) > bound) == concave, deep, far)
-        inside = x - jnp.exp(before)
-        outside = x + jnp.exp(after)
-        infinite = jnp.asarray(jnp.inf)
+        before, after = _crossings(bound, beta, x)
+        inside, outside = x - jnp.exp(before), x + jnp.exp(after)
         first = jnp.where(top > bound, inside, jnp.where(concave & (bound < x), outside, infinite))
-        second = jnp.where(concave | (bound < x), infinite, outside)
-        first = jnp.where(~concave & (top <= bound), infinite, first)
-        return first, jnp.where(~concave & (top <= bound), infinite, second)
+        second = jnp.where(concave | (bound < x) | (top <= bound), infinite, outside)
+        return first, second
 
     first, second = jax.vmap(one)(flat)
     return first.reshape(shape), second.reshape(shape)
