@@ -69,7 +69,7 @@ class HierarchicalRelease(GaussianFamily):
         return super()._in_domain() & jnp.all(self.times[1:] > self.times[:-1])
 
     def _mu_ulps(self) -> ArrayLike:
-        return 6.0 + 2.0 * self.theta * self.times[..., 0]
+        return 4.0 + 0.5 * self.theta * self.times[..., 0]
 
     def _mu(self) -> jax.Array:
         return _divergences.ornstein_uhlenbeck_mu(

@@ -167,7 +167,7 @@ class OrnsteinUhlenbeck(GaussianFamily):
         return _divergences.ornstein_uhlenbeck_mu(self.sensitivity, self.theta, self.rho, self.t)
 
     def _mu_ulps(self) -> ArrayLike:
-        return 6.0 + 2.0 * self.theta * self.t
+        return 4.0 + 0.5 * self.theta * self.t
 
     def sample(self, key: jax.Array, value: Any) -> Any:
         """The process at time t from every entry of an array or PyTree."""
