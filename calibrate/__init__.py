@@ -1,5 +1,6 @@
 """calibrate: the inverse of jaxdp — parameters from privacy targets."""
 
+from calibrate._batch import batch as batch
 from calibrate._diffusion import ornstein_uhlenbeck as ornstein_uhlenbeck
 from calibrate._diffusion import ornstein_uhlenbeck_renyi as ornstein_uhlenbeck_renyi
 from calibrate._distributed import gdl_decay as gdl_decay

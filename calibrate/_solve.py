@@ -110,36 +110,45 @@ def solve(
       >>> import calibrate, jaxdp
       >>> solution = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5)
       >>> round(float(solution.value), 5), solution.message
-      (3.73064, 'The value meets the target and is at the boundary of doing so.')
+      (3.73063, 'The value meets the target and is at the boundary of doing so.')
     """
     check_target(epsilon, delta, direction)
     check_method(method)
-    bounded = bracket is not None
-    low, high = bracket or _DEFAULT_BRACKET
-    _checks.check("bracket[0]", low, _checks.POSITIVE)
-    _checks.check("bracket[1]", high, _checks.POSITIVE)
-    ends = _checks.concrete("bracket[0]", low), _checks.concrete("bracket[1]", high)
-    if ends[0] is not None and ends[1] is not None and not np.all(ends[0] < ends[1]):
-        raise ValueError(f"bracket must satisfy bracket[0] < bracket[1], got {bracket}")
+    low, high = check_bracket(bracket)
     up, down, falls, target, achieved, status = _x64.evaluate(
-        _solve,
+        solve_row,
         epsilon,
         delta,
         tuple(args),
         low,
         high,
-        rounding=("up", "down", "nearest", "up", "up", "nearest"),
-        chunk=_chunk(build, tuple(args), method),
+        rounding=ROUNDING,
+        chunk=default_chunk(build, tuple(args), method),
         build=build,
         direction=direction,
-        bounded=bounded,
+        bounded=bracket is not None,
         method=method,
     )
     value = jnp.where(falls > 0.0, down, up)
     return Solution(value, target, achieved, status.astype(jnp.int32))
 
 
-def _chunk(build: Callable[..., Mechanism], args: tuple[Any, ...], method: Method | None) -> int:
+def check_bracket(
+    bracket: tuple[ArrayLike, ArrayLike] | None,
+) -> tuple[ArrayLike, ArrayLike]:
+    """The ends of the search; ValueError for known ones outside their domain."""
+    low, high = bracket or _DEFAULT_BRACKET
+    _checks.check("bracket[0]", low, _checks.POSITIVE)
+    _checks.check("bracket[1]", high, _checks.POSITIVE)
+    ends = _checks.concrete("bracket[0]", low), _checks.concrete("bracket[1]", high)
+    if ends[0] is not None and ends[1] is not None and not np.all(ends[0] < ends[1]):
+        raise ValueError(f"bracket must satisfy bracket[0] < bracket[1], got {bracket}")
+    return low, high
+
+
+def default_chunk(
+    build: Callable[..., Mechanism], args: tuple[Any, ...], method: Method | None
+) -> int:
     """How many targets to calibrate at a time, from what build builds."""
     chunks = []
 
@@ -210,7 +219,16 @@ def _probe(excess, low, high):
     return usable, x, slope
 
 
-def _solve(epsilon, delta, args, low, high, build, direction, bounded, method):
+# How the outputs of `solve_row` go to 32 bits.
+ROUNDING: tuple[_x64.Rounding, ...] = ("up", "down", "nearest", "up", "up", "nearest")
+
+
+def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method):
+    """One calibration, inside the float64 island.
+
+    Returns: the value (to be rounded up, and again to be rounded down), whether privacy falls with
+    it, the target epsilon, the certified delta there, the status.
+    """
     def excess(log_value, target=(epsilon, delta), rest=args):
         m = build(jnp.exp(log_value), *rest)
         return excess_over_target(m, target[0], target[1], direction, method)

@@ -281,3 +281,41 @@ def evaluate(
     job = _Job(core, (rounding,) if single else tuple(rounding), dtype, chunk, differentiable)
     outputs = _dispatch(job, leaves)
     return outputs[0] if single else outputs
+
+
+@functools.lru_cache(maxsize=64)
+def _sharded(job: _Job, mapped: tuple[bool, ...], mesh: jax.sharding.Mesh) -> Callable[..., Any]:
+    rows, whole = jax.sharding.PartitionSpec(mesh.axis_names), jax.sharding.PartitionSpec()
+    specs = [rows if m else whole for m in mapped]
+    # shard_map, not sharded inputs to jit: a loop over a batch ends on each device by itself
+    body = functools.partial(_compute, job)
+    return jax.jit(
+        jax.shard_map(body, mesh=mesh, in_specs=(specs,), out_specs=rows, check_vma=False)
+    )
+
+
+def row_program(
+    function: Callable[..., Any],
+    treedef: Any,
+    mapped: tuple[bool, ...],
+    mesh: jax.sharding.Mesh,
+    rounding: tuple[Rounding, ...],
+    **options: Hashable,
+) -> Callable[[Sequence[Any]], tuple[jax.Array, ...]]:
+    """A compiled `evaluate` of many rows, divided evenly among the devices of a mesh.
+
+    Args:
+      function: as for `evaluate`, of scalars.
+      treedef: the structure of its argument tuple.
+      mapped: which leaves of it have one value a row (a number of rows that the number of devices
+        divides); the others are scalars.
+      mesh: the devices; rows are divided over all its axes.
+      rounding, **options: as for `evaluate`.
+
+    Returns:
+      A function from the leaves to the outputs, to be called inside `jax.enable_x64(True)`;
+      outputs have the precision of the caller of `row_program`.
+    """
+    core = _Core(function, tuple(sorted(options.items())), treedef, (0,) * len(mapped))
+    dtype = jnp.dtype(jnp.float64 if jax.config.jax_enable_x64 else jnp.float32)
+    return _sharded(_Job(core, rounding, dtype, None, False), mapped, mesh)
