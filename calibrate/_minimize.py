@@ -14,6 +14,9 @@ from jaxdp import _answers, _checks, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 
 _MARGIN = 0.5  # the search starts this far (in log parameters) outside the feasible set
+# Steps without a lower loss after which the search ends: a line search that fails has converged,
+# a method without one may oscillate for long.
+_PATIENCE_LBFGS, _PATIENCE = 5, 60
 
 
 @jax.tree_util.register_dataclass
@@ -138,7 +141,7 @@ def _minimize(
     start = distance(theta)
     reachable = jnp.isfinite(start)
     theta = theta + (jnp.where(reachable, start, 0.0) - _MARGIN) * ray
-    theta = feasible(_descend(loss, theta, optimizer or optax.lbfgs(), max_steps, reachable))
+    theta = feasible(_descend(loss, theta, optimizer, max_steps, reachable))
 
     params, ok, mechanism = _certify(theta, ray, unpack, build, excess, args, single)
     status = jnp.where(ok & reachable, Status.SOLVED, Status.INFEASIBLE)
@@ -155,7 +158,8 @@ def _minimize(
 
 def _descend(loss, theta, optimizer, max_steps, reachable):
     """Minimise an unconstrained loss by an optax optimiser; the best point seen."""
-    optimizer = optax.with_extra_args_support(optimizer)
+    patience = _PATIENCE_LBFGS if optimizer is None else _PATIENCE
+    optimizer = optax.with_extra_args_support(optimizer or optax.lbfgs())
     value_and_grad = jax.value_and_grad(loss)
 
     def body(state):
@@ -172,7 +176,7 @@ def _descend(loss, theta, optimizer, max_steps, reachable):
         return theta, opt_state, best, best_value, stalled, count + 1
 
     def going(state):
-        return (state[4] < 5) & (state[5] < max_steps) & reachable
+        return (state[4] < patience) & (state[5] < max_steps) & reachable
 
     zero = jnp.zeros((), jnp.int32)
     inf = jnp.asarray(jnp.inf, jnp.float64)
