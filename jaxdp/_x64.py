@@ -83,12 +83,12 @@ class _Job:
     differentiable: bool
 
 
-def _round(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
+def rounded(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
     """Cast to dtype; to 32 bits on the stated side, keeping clear of subnormals (flushed to 0)."""
     if dtype == jnp.float64 or rounding == "nearest":
         return value.astype(dtype)
     if rounding == "down":
-        return 0.0 - _round(-value, "up", dtype)
+        return 0.0 - rounded(-value, "up", dtype)
     info = jnp.finfo(dtype)
     cast = value.astype(dtype)
     up = jnp.where(
@@ -156,7 +156,7 @@ def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
             outputs = jax.vmap(at)(moving)
         outputs = tuple(out.reshape(batch + out.shape[1:]) for out in outputs)
     modes = job.rounding + ("nearest",) * (len(outputs) - len(job.rounding))
-    return tuple(_round(out, mode, job.dtype) for out, mode in zip(outputs, modes, strict=True))
+    return tuple(rounded(out, mode, job.dtype) for out, mode in zip(outputs, modes, strict=True))
 
 
 @functools.lru_cache(maxsize=512)

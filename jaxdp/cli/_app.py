@@ -15,8 +15,8 @@ import typer
 
 import calibrate as _calibrate
 import jaxdp
-from jaxdp.cli import _audit, _display, _table
-from jaxdp.cli._display import InputError, round_down, round_up
+from jaxdp.cli import _audit, _audit_view, _display, _table, _targets, _targets_view
+from jaxdp.cli._display import InputError, round_up
 
 
 class Mechanism(enum.StrEnum):
@@ -34,6 +34,13 @@ class Direction(enum.StrEnum):
     REMOVE = "remove"
 
 
+class MethodName(enum.StrEnum):
+    """How compositions without a closed form are bounded."""
+
+    RENYI = "renyi"
+    NUMERICAL = "numerical"
+
+
 MechanismOption = Annotated[Mechanism, typer.Option(help="Noise of one step.")]
 SigmaOption = Annotated[
     float | None,
@@ -42,6 +49,14 @@ SigmaOption = Annotated[
 ScaleOption = Annotated[float | None, typer.Option(help="Scale of Laplace noise.")]
 EpsilonOption = Annotated[float, typer.Option(help="Epsilon, >= 0.")]
 DeltaOption = Annotated[float, typer.Option(help="Delta in [0, 1); 0 asks for pure DP.")]
+OptionalEpsilonOption = Annotated[float | None, typer.Option(help="Target epsilon, >= 0.")]
+OptionalDeltaOption = Annotated[
+    float | None, typer.Option(help="Target delta in [0, 1); 0 asks for pure DP.")
+]
+MethodOption = Annotated[
+    MethodName,
+    typer.Option(help="Bound on compositions without a closed form; numerical needs less noise."),
+]
 SamplingOption = Annotated[
     float,
     typer.Option(help="Probability in (0, 1] with which a record joins each step (Poisson)."),
@@ -215,26 +230,70 @@ def delta(
 
 @app.command()
 def calibrate(
-    epsilon: EpsilonOption,
-    delta: DeltaOption,
+    targets: Annotated[
+        pathlib.Path | None,
+        typer.Argument(metavar="[TARGETS]", help="Table, .csv or .parquet, one target per row."),
+    ] = None,
+    epsilon: OptionalEpsilonOption = None,
+    delta: OptionalDeltaOption = None,
     mechanism: MechanismOption = Mechanism.GAUSSIAN,
     sampling_probability: SamplingOption = 1.0,
     num_steps: StepsOption = 1,
     sensitivity: SensitivityOption = 1.0,
     direction: DirectionOption = Direction.BOTH,
+    method: MethodOption = MethodName.RENYI,
     as_json: JsonOption = False,
+    output: _targets_view.OutputOption = None,
+    resume: _targets_view.ResumeOption = False,
+    processes: _targets_view.ProcessesOption = 1,
+    process_id: _targets_view.ProcessIdOption = 0,
+    coordinator: _targets_view.CoordinatorOption = None,
 ) -> None:
     """The least noise (sigma, or the Laplace scale) that is certified to meet epsilon and delta.
 
-    Exits with code 1 where there is none.
+    For one target, given by options: exits with code 1 where there is none.
 
     Example: jaxdp calibrate --sampling-probability 0.01 --num-steps 1000 --epsilon 1 --delta 1e-5
+
+    For a table of TARGETS, of any length. Columns: epsilon, delta, sampling_probability (or
+    num_examples and batch_size), num_steps, sensitivity; the options stand in for columns that
+    are missing, further columns are carried to the output. The output, a .csv file or a .parquet
+    folder of parts, has the row's number, all its settings, sigma (or scale), certified_delta
+    and status: solved, infeasible, slack, or what is wrong with the row. Rows are written as
+    they finish; after an interruption the same command with --resume goes on where it stopped.
+    Exits with code 1 if some row has no result.
+
+    Example: jaxdp calibrate targets.csv --output noise.csv
     """
     with _refusing_bad_input():
-        _check_epsilon(epsilon)
-        _check_delta(delta)
+        if epsilon is not None:
+            _check_epsilon(epsilon)
+        if delta is not None:
+            _check_delta(delta)
         build, setting = _builder(mechanism, sampling_probability, num_steps, sensitivity)
-        solution = _calibrate.solve(build, epsilon=epsilon, delta=delta, direction=direction.value)
+        if targets is not None:
+            defaults = {k: v for k, v in setting.items() if k != "mechanism"}
+            job = _targets.Job(
+                mechanism == Mechanism.LAPLACE,
+                direction.value,
+                method == MethodName.NUMERICAL,
+                {"epsilon": epsilon, "delta": delta} | defaults,
+            )
+            processes_of = _targets_view.Processes(processes, process_id, coordinator)
+            complete = _targets_view.run(job, targets, output, resume, processes_of)
+            raise typer.Exit(0 if complete else 1)
+        if epsilon is None or delta is None:
+            raise InputError("calibrate needs --epsilon and --delta, or a table of TARGETS")
+        if output is not None or resume or processes != 1 or coordinator is not None:
+            raise InputError("--output, --resume and --processes need a table of TARGETS")
+        composed = num_steps > 1 and (sampling_probability < 1.0 or mechanism == Mechanism.LAPLACE)
+        solution = _calibrate.solve(
+            build,
+            epsilon=epsilon,
+            delta=delta,
+            direction=direction.value,
+            method=jaxdp.Numerical() if composed and method == MethodName.NUMERICAL else None,
+        )
         value, achieved = float(solution.value), float(solution.delta)
         status = _calibrate.Status(int(solution.status))
     noise_name = "sigma" if mechanism == Mechanism.GAUSSIAN else "scale"
@@ -286,77 +345,6 @@ def audit(
             result = _audit.audit(runs, direction.value, lambda rows: progress.advance(task, rows))
         if output is not None:
             _table.write_table(result.table(runs), output)
-    _show(runs, result)
+    _audit_view.show(runs, result)
     if output is not None:
         print(f"written: {output}")
-
-
-def _show(runs: _table.Runs, result: _audit.Audit) -> None:
-    """Print the table, noise and epsilon rounded up, and what follows from it."""
-    verdicts = result.verdicts(runs)
-    columns = [
-        ("run", "left"),
-        ("q", "right"),
-        ("steps", "right"),
-        ("sigma", "right"),
-        ("delta", "right"),
-        ("reported epsilon", "right"),
-        ("Rényi epsilon", "right"),
-        ("certified epsilon", "right"),
-        ("and at least", "right"),
-        ("sigma for reported", "right"),
-        ("verdict", "left"),
-    ]
-    rows = [
-        (
-            label or str(index + 1),
-            f"{q:.4g}",
-            f"{steps:.0f}",
-            f"{sigma:g}",
-            f"{delta:g}",
-            f"{reported:g}",
-            round_up(renyi, 5),
-            round_up(epsilon, 5),
-            round_down(lower, 5),
-            "none" if math.isnan(needed) else round_up(needed, 5),
-            verdict,
-        )
-        for index, (
-            label,
-            q,
-            steps,
-            sigma,
-            delta,
-            reported,
-            renyi,
-            epsilon,
-            lower,
-            needed,
-            verdict,
-        ) in enumerate(
-            zip(
-                runs.labels,
-                runs.sampling_probability.tolist(),
-                runs.num_steps.tolist(),
-                runs.sigma.tolist(),
-                runs.delta.tolist(),
-                runs.reported_epsilon.tolist(),
-                result.renyi.tolist(),
-                result.epsilon.tolist(),
-                result.lower.tolist(),
-                result.sigma.tolist(),
-                verdicts.tolist(),
-                strict=True,
-            )
-        )
-    ]
-    styles = ["green" if verdict == _audit.HOLDS else "yellow" for verdict in verdicts]
-    _display.print_table(_display.stdout(), columns, rows, styles)
-    holding = int((verdicts == _audit.HOLDS).sum())
-    print(
-        f"{len(runs)} runs: the reported epsilon holds for {holding},"
-        f" is not confirmed for {len(runs) - holding}."
-    )
-    for status in sorted(set(result.status.tolist()) - {_calibrate.Status.SOLVED}):
-        count = int((result.status == status).sum())
-        print(f"sigma for reported, {count} rows: {_calibrate.Status(status).message}")

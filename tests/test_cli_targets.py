@@ -1,0 +1,186 @@
+"""`jaxdp calibrate TARGETS`: the library's numbers for every row, whatever happens midway."""
+
+import csv
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import calibrate
+import jaxdp
+from jaxdp.cli._app import app
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def invoke(*args):
+    return CliRunner().invoke(app, ["calibrate", *(str(arg) for arg in args)])
+
+
+def rows_of(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def exact_table(path, count, seed=0):
+    rng = np.random.default_rng(seed)
+    epsilon, delta = 10 ** rng.uniform(-1, 1, count), 10 ** rng.uniform(-12, -3, count)
+    with path.open("w") as file:
+        file.write("epsilon,delta\n")
+        file.writelines(
+            f"{e!r},{d!r}\n" for e, d in zip(epsilon.tolist(), delta.tolist(), strict=True)
+        )
+    return epsilon, delta
+
+
+def test_every_kind_of_row_and_every_kind_of_mistake(tmp_path):
+    table, output = tmp_path / "targets.csv", tmp_path / "noise.csv"
+    table.write_text(
+        "name,epsilon, delta,batch_size,num_examples,num_steps\n"
+        "full,1,1e-5,100,100,1\n"
+        '"quoted, ""and""\nbroken",2,1e-5,100,100,50\n'
+        "sampled once,1,1e-5,10,100,1\n"
+        "no epsilon,,1e-5,10,100,1\n"
+        "short,1\n"
+        "\n"
+        "words,one,1e-5,10,100,1\n"
+        "delta,1,1.5,10,100,1\n"
+        "batch,1,1e-5,200,100,1\n"
+        "pure,0,0,10,100,1\n"
+        "steps,1,1e-5,10,100,1.5\n"
+        "no noise does,1,0,100,100,1\n"
+        "sgd, 4 ,1e-5,10,100,20\n",
+        encoding="utf-8",
+    )
+    result = invoke(table, "--output", output, "--sensitivity", 2)
+    assert result.exit_code == 1
+    assert "12 rows: 4 calibrated, 1 infeasible, 7 bad" in result.stdout
+    found = {row["row"]: row for row in rows_of(output)}
+    assert list(found) == [str(n) for n in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13)]
+    assert found["2"]["name"] == 'quoted, "and"\nbroken'
+    with jax.enable_x64(True):
+        full = calibrate.solve(lambda s: jaxdp.Gaussian(s, 2.0), epsilon=1.0, delta=1e-5)
+        once = jaxdp.PoissonSampled(jaxdp.Gaussian(float(found["3"]["sigma"]), 2.0), 0.1)
+        assert float(jaxdp.delta(once, 1.0)) == pytest.approx(1e-5, rel=1e-8)
+        sgd = jaxdp.Repeated(
+            jaxdp.PoissonSampled(jaxdp.Gaussian(float(found["13"]["sigma"]), 2.0), 0.1), 20
+        )
+        assert float(jaxdp.delta(sgd, 4.0)) == pytest.approx(1e-5, rel=1e-6)
+        assert float(jaxdp.delta(sgd, 4.0)) <= 1e-5
+    assert float(found["1"]["sigma"]) == pytest.approx(float(full.value), rel=1e-12)
+    assert float(found["3"]["sampling_probability"]) == 0.1
+    assert float(found["3"]["certified_delta"]) <= 1e-5
+    assert found["12"]["status"] == "infeasible"
+    assert found["12"]["sigma"] == ""
+    problems = {
+        "4": "epsilon is missing",
+        "5": "2 values for 6 columns",
+        "7": "epsilon: 'one' is not a number",
+        "8": "delta must be in [0, 1), got 1.5",
+        "9": "the batch size exceeds the number of examples",
+        "10": "epsilon and delta are both 0: no noise gives that",
+        "11": "num_steps must be a positive integer, got 1.5",
+    }
+    for row, problem in problems.items():
+        assert found[row]["status"] == f"bad row: {problem}"
+        assert f"row {row}: {problem}\n" in result.stderr
+
+
+def test_parquet_in_parts_by_two_processes(tmp_path):
+    count = 200_000
+    rng = np.random.default_rng(3)
+    epsilon = 10 ** rng.uniform(-1, 1, count)
+    labels = [f"t{i}" for i in range(count)]
+    pq.write_table(pa.table({"label": labels, "epsilon": epsilon}), tmp_path / "t.parquet")
+    args = (tmp_path / "t.parquet", "--delta", 1e-6, "--output", tmp_path / "out.parquet")
+    for rank in (0, 1):
+        result = invoke(*args, "--processes", 2, "--process-id", rank)
+        assert result.exit_code == 0, result.stderr
+    assert not (tmp_path / "out.parquet").exists()
+    parts = [pq.read_table(tmp_path / f"out-{rank}-of-2.parquet").sort_by("row") for rank in (0, 1)]
+    assert [p.num_rows for p in parts] == [65536 * 2, count - 65536 * 2]
+    whole = pa.concat_tables(parts).sort_by("row")
+    assert whole.column("row").to_pylist() == list(range(1, count + 1))
+    assert whole.column("label").to_pylist() == labels
+    with jax.enable_x64(True):
+        expected = calibrate.batch(jaxdp.Gaussian, epsilon=epsilon, delta=1e-6)
+    np.testing.assert_allclose(whole.column("sigma").to_numpy(), expected.value, rtol=1e-13)
+    # a lost part of one process is all that it computes again
+    last = sorted((tmp_path / "out-0-of-2.parquet").iterdir())[-1]
+    kept = last.read_bytes()
+    last.rename(last.with_suffix(".unfinished"))
+    result = invoke(*args, "--processes", 2, "--process-id", 0, "--resume")
+    assert "65536 rows: 65536 calibrated" in result.stdout
+    assert last.read_bytes() == kept
+    assert not last.with_suffix(".unfinished").exists()
+
+
+def test_a_killed_run_is_resumed_with_no_row_lost_or_computed_again(tmp_path):
+    count = 500_000
+    table, output = tmp_path / "targets.csv", tmp_path / "noise.csv"
+    _, delta = exact_table(table, count)
+    command = [sys.executable, "-c", "import jaxdp.cli; jaxdp.cli.main()", "calibrate"]
+    command += [str(table), "--output", str(output)]
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), JAX_PLATFORMS="cpu")
+    running = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        while not (output.exists() and output.stat().st_size):
+            assert running.poll() is None
+            time.sleep(0.002)
+        running.send_signal(signal.SIGKILL)
+    finally:
+        running.kill()
+        running.wait()
+    written = output.read_bytes()
+    written = written[: written.rindex(b"\n") + 1]  # the kill may itself have torn a record
+    kept = written.count(b"\n") - 1
+    assert 0 < kept < count
+    torn = written + b'400000,"0.5'
+    output.write_bytes(torn)
+    assert invoke(table, "--output", output).exit_code == 2  # not without --resume
+    assert output.read_bytes() == torn
+    wrong = invoke(table, "--output", output, "--resume", "--direction", "add")
+    assert wrong.exit_code == 2
+    assert "direction" in wrong.stderr
+    again = subprocess.run(
+        [*command, "--resume"], env=environment, check=True, capture_output=True, text=True
+    )
+    assert again.stdout.startswith(f"{count - kept} rows: {count - kept} calibrated")
+    assert output.read_bytes().startswith(written)
+    found = rows_of(output)
+    assert [int(row["row"]) for row in found] == list(range(1, count + 1))
+    assert {row["status"] for row in found} == {"solved"}
+    certified = np.asarray([float(row["certified_delta"]) for row in found])
+    assert np.all(certified <= delta)
+    nothing = invoke(table, "--output", output, "--resume")
+    assert nothing.stdout.startswith("0 rows")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ((), "needs --output"),
+        (("--output", "out.json"), "must end in .csv or .parquet"),
+        (("--output", "out.csv", "--process-id", 1), "--process-id must be below"),
+    ],
+)
+def test_refusals(tmp_path, monkeypatch, options, problem):
+    monkeypatch.chdir(tmp_path)
+    exact_table(tmp_path / "t.csv", 2)
+    result = invoke("t.csv", *options)
+    assert result.exit_code == 2
+    assert problem in result.stderr
+    (tmp_path / "no.csv").write_text("epsilon\n1\n")
+    result = invoke("no.csv", "--output", "out.csv")
+    assert "no column 'delta'" in result.stderr
+    assert "TARGETS" in invoke("--epsilon", 1).stderr
+    assert "TARGETS" in invoke("--epsilon", 1, "--delta", 1e-5, "--resume").stderr
