@@ -1,0 +1,15 @@
+"""Interoperation with dp_accounting: its events as mechanisms, and an accountant for its tools.
+
+Needs the extra `interop` (dp-accounting).
+"""
+
+import importlib.util
+
+if importlib.util.find_spec("dp_accounting") is None:
+    raise ModuleNotFoundError(
+        "jaxdp.interop needs dp_accounting: pip install 'jaxdp[interop]'", name="dp_accounting"
+    )
+
+from jaxdp.interop._accountant import Accountant as Accountant
+from jaxdp.interop._events import UnsupportedEvent as UnsupportedEvent
+from jaxdp.interop._events import from_dp_event as from_dp_event

@@ -1,0 +1,297 @@
+"""Accounting inside training loops: the same numbers as outside, in the program's own precision."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxdp
+from jaxdp import training
+from jaxdp.training import _moments
+
+ORDERS = training.DEFAULT_ORDERS
+
+
+def test_moments_are_the_exact_renyi_divergences_of_the_worse_direction():
+    orders = (1.5, 2.0, 3.0, 4.5, 16.0, 50.0, 64.0, 200.0)
+    sigma = np.asarray([0.4, 0.7, 1.0, 3.0, 30.0, 1.0, 2.0, 1.3])[:, None]
+    q = np.asarray([0.01, 1e-3, 0.3, 0.1, 1e-4, 1.0, 1e-8, 0.9])[:, None]
+    with jax.enable_x64(True):
+        ours = np.asarray(
+            jax.jit(jax.vmap(lambda s, r: _moments.moments(s, r, orders)))(sigma[:, 0], q[:, 0])
+        )
+        m = jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q)
+        exact = np.asarray(jaxdp.renyi(m, np.asarray(orders))) * (np.asarray(orders) - 1.0)
+    np.testing.assert_allclose(ours, exact, rtol=1e-12)
+    assert np.all(ours > 0.0)
+
+
+def _run(sigmas, rates):
+    def step(state, setting):
+        return training.update(state, sigma=setting[0], sampling_probability=setting[1]), None
+
+    return jax.lax.scan(step, training.init(), (sigmas, rates))[0]
+
+
+def test_epsilon_in_jit_is_the_one_outside_and_certified():
+    rng = np.random.default_rng(0)
+    sigmas = jnp.asarray(rng.uniform(0.8, 3.0, 300), jnp.float32)
+    rates = jnp.asarray(10 ** rng.uniform(-3, -1, 300), jnp.float32)
+    deltas = np.asarray([1e-9, 1e-5, 1e-2])
+
+    @jax.jit
+    def inside(sigmas, rates):
+        state = _run(sigmas, rates)
+        return state, training.epsilon(state, deltas)
+
+    state, found = inside(sigmas, rates)
+    assert found.dtype == jnp.float32
+    np.testing.assert_array_equal(found, training.epsilon(state, deltas))
+    one_by_one = training.init()
+    for sigma, rate in zip(sigmas[:3], rates[:3], strict=True):
+        one_by_one = training.update(one_by_one, sigma=sigma, sampling_probability=rate)
+    np.testing.assert_array_equal(one_by_one.moments, inside(sigmas[:3], rates[:3])[0].moments)
+    with jax.enable_x64(True):
+        m = jaxdp.PoissonSampled(
+            jaxdp.Gaussian(np.asarray(sigmas, float)[:, None]), np.asarray(rates, float)[:, None]
+        )
+        total = np.asarray(jaxdp.renyi(m, np.asarray(ORDERS), direction="remove")).sum(axis=0)
+        each = jaxdp.renyi_to_epsilon(total, np.asarray(ORDERS), deltas[:, None])
+        best = np.asarray(each).min(axis=1)
+        fine = np.asarray(
+            jax.jit(lambda s, r: training.epsilon(_run(s, r), deltas))(
+                np.asarray(sigmas, float), np.asarray(rates, float)
+            )
+        )
+    assert np.all(np.asarray(found, float) >= fine)  # rounded up from the same number
+    np.testing.assert_allclose(np.asarray(found, float), fine, rtol=3e-7)
+    assert np.all(fine <= best * (1 + 1e-9))  # interpolated orders only help
+    assert np.all(fine >= best * 0.97)
+
+
+def test_long_constant_runs_stay_accurate_in_float32():
+    """A million steps: single float32 sums would be wrong by per cents."""
+    state = training.update(training.init(), sigma=0.8, sampling_probability=1e-4, count=999_999)
+    state = training.update(state, sigma=0.8, sampling_probability=1e-4)
+    changed = training.init()
+    for sigma in (0.8, 0.9, 0.8):
+        changed = training.update(changed, sigma=sigma, sampling_probability=1e-4, count=333_333)
+    with jax.enable_x64(True):
+        m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.8), 1e-4), 1e6)
+        least = float(jaxdp.epsilon(m, 1e-5, method=jaxdp.Renyi()))
+        orders = float(jaxdp.epsilon(m, 1e-5, method=jaxdp.Renyi(orders=ORDERS)))
+    assert state.moments.dtype == jnp.float32
+    assert float(state.pending[2].sum()) == 1e6
+    assert least <= float(training.epsilon(state, 1e-5)) <= orders * (1 + 1e-6)
+    assert float(training.epsilon(state, 1e-5)) <= least * 1.005
+    assert float(training.epsilon(changed, 1e-5)) < float(training.epsilon(state, 1e-5))
+    assert float(training.epsilon(training.init(), 1e-5)) == 0.0
+
+
+def _float64_outside_islands(jaxpr):
+    """Equations with float64 values, not counting what is inside a custom-JVP call (the island)."""
+    found = []
+    for eqn in jaxpr.eqns:
+        values = [v.aval for v in (*eqn.invars, *eqn.outvars) if hasattr(v, "aval")]
+        if any(getattr(a, "dtype", None) == jnp.float64 for a in values):
+            found.append(eqn)
+        if eqn.primitive.name.startswith("custom_jvp_call"):
+            continue
+        for param in jax.tree.leaves(
+            list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")
+        ):
+            inner = getattr(param, "jaxpr", param)
+            if hasattr(inner, "eqns"):
+                found += _float64_outside_islands(inner)
+    return found
+
+
+def _training_step(optimiser, params, state, batch):
+    def loss(params, x):
+        return jnp.sum((x @ params["w"]) ** 2)
+
+    gradients = jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, batch)
+    updates, state = optimiser.update(gradients, state, params)
+    return optax.apply_updates(params, updates), state
+
+
+def test_a_float32_training_step_stays_float32_and_is_only_watched():
+    inner = optax.chain(
+        optax.contrib.differentially_private_aggregate(1.0, noise_multiplier=1.1, key=0),
+        optax.sgd(0.1),
+    )
+    schedule = optax.exponential_decay(2.0, 5, 0.5)
+    optimiser = training.track_privacy(inner, noise_multiplier=schedule, sampling_probability=0.25)
+    params = {"w": jnp.ones((3, 2))}
+    batches = jax.random.normal(jax.random.key(0), (12, 8, 3))
+
+    def epoch(params, state):
+        def body(carry, batch):
+            return _training_step(optimiser, *carry, batch), None
+
+        (params, state), _ = jax.lax.scan(body, (params, state), batches)
+        return params, state, training.epsilon(training.accountant_of(state), 1e-5)
+
+    state = optimiser.init(params)
+    jaxpr = jax.make_jaxpr(epoch)(params, state).jaxpr
+    assert _float64_outside_islands(jaxpr) == []
+    with jax.enable_x64(True):  # the test itself can fail
+        wide = jax.make_jaxpr(lambda x: jax.lax.scan(lambda c, _: (c + 1.0, None), x, None, 2))
+        assert _float64_outside_islands(wide(1.0).jaxpr)
+    tracked, state, spent = jax.jit(epoch)(params, state)
+    expected = training.init()
+    for i in range(12):
+        expected = training.update(expected, sigma=schedule(i), sampling_probability=0.25)
+    assert float(spent) == pytest.approx(float(training.epsilon(expected, 1e-5)), rel=1e-6)
+    plain, inner_state = params, inner.init(params)
+    for batch in batches:
+        plain, inner_state = _training_step(inner, plain, inner_state, batch)
+    np.testing.assert_allclose(tracked["w"], plain["w"], rtol=1e-5)
+    # settings known only at the update
+    _, state = optimiser.update(
+        {"w": jnp.ones((8, 3, 2))}, state, params, noise_multiplier=9.0, sampling_probability=1.0
+    )
+    latest = training.accountant_of((state, optax.EmptyState())).pending
+    np.testing.assert_array_equal(latest[:, 0], [9.0, 1.0, 1.0])
+
+
+def test_gradients_reach_every_step_and_vmap_agrees():
+    def spent(sigmas):
+        def step(state, sigma):
+            return training.update(state, sigma=sigma, sampling_probability=0.2), None
+
+        state, _ = jax.lax.scan(step, training.init((2.0, 4.0, 8.0)), sigmas)
+        return training.epsilon(state, 1e-5)
+
+    with jax.enable_x64(True):
+        sigmas = jnp.asarray([1.0, 1.0, 1.0, 2.0, 2.0])
+        slopes = jax.jit(jax.grad(spent))(sigmas)
+        steps = 1e-5 * np.eye(5)
+        moved = jax.jit(jax.vmap(spent))(jnp.concatenate([sigmas + steps, sigmas - steps]))
+        np.testing.assert_allclose(slopes, (moved[:5] - moved[5:]) / 2e-5, rtol=1e-5)
+    assert float(slopes[0]) == pytest.approx(float(slopes[2]), rel=1e-12)
+
+
+def test_fixed_schedules_by_the_numerical_engine():
+    sgd = jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.01)
+    state = training.init_fixed(sgd)
+
+    @jax.jit
+    def after(state, steps):
+        state = jax.lax.fori_loop(0, steps, lambda _, s: training.update(s), state)
+        return training.epsilon(state, 1e-5)
+
+    outside = jaxdp.epsilon(jaxdp.Repeated(sgd, 1000), 1e-5, method=jaxdp.Numerical())
+    assert float(after(state, 1000)) == pytest.approx(float(outside), rel=3e-7)
+    assert float(after(state, 0)) == 0.0
+    phases = ((jaxdp.Gaussian(5.0), 10), (jaxdp.Gaussian(10.0), 3), jaxdp.Laplace(50.0))
+    state = training.init_fixed(*phases[:2], jaxdp.Gaussian(20.0), method=None)
+    found = jax.jit(jax.vmap(lambda n: training.epsilon(training.update(state, count=n), 1e-5)))(
+        jnp.asarray([0, 4, 10, 11, 13, 20])
+    )
+    mu = np.sqrt([4 / 25, 10 / 25, 10 / 25 + 1 / 100, 10 / 25 + 3 / 100, 0.43 + 7 / 400])
+    np.testing.assert_allclose(found[1:], jaxdp.gdp_to_epsilon(mu, 1e-5), rtol=1e-5)
+    assert float(found[0]) == 0.0
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _adaptive_run(key, longest, budget):
+    """Sigma and rate drawn anew each step, wilder the more is spent; the settings actually used."""
+
+    def propose(key, spent):
+        a, b = jax.random.normal(key, (2,))
+        sigma = jnp.exp(1.0 + 0.7 * a - 0.3 * jnp.tanh(spent))
+        return sigma, jnp.minimum(jnp.exp(-2.0 + b), 1.0)
+
+    def going(carry):
+        state, key, count, _ = carry
+        sigma, rate = propose(key, jnp.max(state.accountant.moments[:, 0]))
+        affordable = training.fits(state, sigma=sigma, sampling_probability=rate)
+        return affordable & (count < longest)
+
+    def step(carry):
+        state, key, count, used = carry
+        sigma, rate = propose(key, jnp.max(state.accountant.moments[:, 0]))
+        state = training.update(state, sigma=sigma, sampling_probability=rate)
+        used = used.at[count].set(jnp.stack([sigma, rate]))
+        return state, jax.random.split(key, 1)[0], count + 1, used
+
+    carry = (budget, key, jnp.zeros((), jnp.int32), jnp.full((longest, 2), jnp.nan))
+    _, _, count, used = jax.lax.while_loop(going, step, carry)
+    return count, used
+
+
+def test_a_thousand_adaptive_runs_never_exceed_the_filter():
+    longest, epsilon, delta = 48, 1.5, 1e-5
+    keys = jax.random.split(jax.random.key(11), 1000)
+    for orders in (None, (4.0, 8.0, 16.0, 32.0)):
+        budget = training.init_filter(epsilon=epsilon, delta=delta, orders=orders)
+        count, used = jax.vmap(lambda k, b=budget: _adaptive_run(k, longest, b))(keys)
+        used, alpha = np.asarray(used, float), np.asarray(budget.accountant.orders)
+        sigma, rate = np.nan_to_num(used[..., 0], nan=1.0), np.nan_to_num(used[..., 1], nan=1.0)
+        with jax.enable_x64(True):
+            # spent, from the settings alone
+            step = jax.jit(jax.vmap(lambda s, q, o=tuple(alpha): _moments.moments(s, q, o)))
+            moments = np.asarray(step(sigma.ravel(), rate.ravel())).reshape(*sigma.shape, -1)
+            moments = np.where(np.isnan(used[..., :1]), 0.0, moments).sum(axis=1)
+            spent = jaxdp.renyi_to_epsilon(moments / (alpha - 1.0), alpha, delta / len(alpha))
+        spent = np.asarray(spent).min(axis=1)
+        assert np.all(spent <= epsilon)
+        stopped = np.asarray(count) < longest
+        assert stopped.mean() > 0.5
+        assert spent.max() > 0.95 * epsilon  # and it does not stop for nothing
+        assert np.median(spent[stopped]) > 0.4 * epsilon
+        assert len(np.unique(count)) > 10
+
+
+def test_filter_stops_at_its_budget_and_not_before():
+    budget = training.init_filter(epsilon=1.0, delta=1e-6)
+    (alpha,) = budget.accountant.orders
+    n = 0
+    while bool(training.fits(budget, sigma=20.0)):
+        budget, n = training.update(budget, sigma=20.0), n + 1
+    spent = [
+        float(
+            jaxdp.renyi_to_epsilon(jaxdp.renyi(jaxdp.Gaussian(20.0 / k**0.5), alpha), alpha, 1e-6)
+        )
+        for k in (n, n + 1)
+    ]
+    assert spent[0] <= 1.0 < spent[1]
+    assert not bool(training.fits(budget, sigma=20.0, count=2))
+    assert bool(training.fits(budget, sigma=1e6))
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda s: training.init(()), "orders must not be empty"),
+        (lambda s: training.init((1.0, 2.0)), "orders"),
+        (lambda s: training.init((3.0, 2.0)), "ascend"),
+        (lambda s: training.update(s), "sigma must be given"),
+        (lambda s: training.update(s, sigma=0.0), "sigma"),
+        (lambda s: training.update(s, sigma=1.0, sampling_probability=1.5), "sampling_prob"),
+        (lambda s: training.update(s, sigma=1.0, count=-1), "count"),
+        (lambda s: training.epsilon(s, 0.0), "delta"),
+        (lambda s: training.init_filter(epsilon=0.0, delta=0.1), "epsilon"),
+        (lambda s: training.init_filter(epsilon=1e-3, delta=1e-9, orders=(2.0,)), "orders"),
+        (lambda s: training.init_fixed(), "phases"),
+        (lambda s: training.init_fixed(jaxdp.Gaussian(1.0), jaxdp.Gaussian(1.0)), "steps"),
+        (lambda s: training.accountant_of(s), "TrackPrivacyState"),
+        (lambda s: training.track_privacy(optax.sgd(1.0)), "noise_multiplier"),
+    ],
+)
+def test_bad_arguments_are_named(call, problem):
+    with pytest.raises(ValueError, match=problem):
+        call(training.init())
+
+
+def test_traced_settings_outside_their_domain_are_never_private():
+    def spent(sigma):
+        return training.epsilon(training.update(training.init(), sigma=sigma), 1e-5)
+
+    assert np.isnan(jax.jit(spent)(-1.0))
+    budget = training.init_filter(epsilon=1.0, delta=1e-5)
+    assert not bool(jax.jit(lambda s: training.fits(budget, sigma=s))(jnp.nan))
