@@ -1,5 +1,6 @@
 """jaxdp: a JAX-native, differentiable, certified accountant for differential privacy."""
 
+from jaxdp._allocation import RandomAllocation as RandomAllocation
 from jaxdp._amplification import ConstantNoisyIteration as ConstantNoisyIteration
 from jaxdp._amplification import Diffusion as Diffusion
 from jaxdp._amplification import Dobrushin as Dobrushin

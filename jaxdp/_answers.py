@@ -5,7 +5,9 @@
 its bounds are larger ones of two.
 """
 
-from typing import Literal
+import dataclasses
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -144,20 +146,36 @@ def epsilons(
     )
 
 
-def renyi(m: Mechanism, alpha: jax.Array, direction: str) -> jax.Array:
-    """The Rényi divergence of order alpha in [1, inf]."""
-    infinite = jnp.isposinf(alpha)
-    order = jnp.where(infinite, 2.0, alpha)
+def renyi(
+    m: Mechanism, alpha: jax.Array, direction: str, largest: int = _curve.LARGEST_ORDER
+) -> jax.Array:
+    """The Rényi divergence of order alpha in [1, inf]; orders up to `largest` are exact."""
+    return renyi_of_orders(m, Orders(alpha[None]), direction, largest)[0]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Orders:
+    """A vector of orders for each mechanism."""
+
+    values: Any
+
+    _core_ndims: ClassVar = {"values": 1}
+
+
+def renyi_of_orders(m: Mechanism, orders: Orders, direction: str, largest: int) -> jax.Array:
+    """The Rényi divergences of several orders, (n,): what they share is computed once."""
+    infinite = jnp.isposinf(orders.values)
+    alphas = jnp.where(infinite, 2.0, orders.values)
 
     def one(d: Direction) -> tuple[jax.Array]:
-        s = order if d == "remove" else 1.0 - order
-        terms = _curve.canonical_terms(m)
-        finite = order * sum(t.multiplicity * t.mechanism._rate(s) for t in terms)
+        rate = _curve.rate_function(m, d, largest)
+        finite = alphas * jax.vmap(rate)(alphas if d == "remove" else 1.0 - alphas)
         finite = jnp.where(m._log_failure(d) > -jnp.inf, jnp.inf, finite)
         return (jnp.where(infinite, _max_loss(m, d), finite),)
 
     value = _curve.worst(m, direction, one)[0]
-    return jnp.where(m._in_domain() & (alpha >= 1.0), value, jnp.nan)
+    return jnp.where(m._in_domain() & (orders.values >= 1.0), value, jnp.nan)
 
 
 _LOSS_CAP = 740.0  # e^-740 is the smallest float64

@@ -9,16 +9,18 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxdp import _answers, _checks, _divergences, _x64
-from jaxdp._mechanisms import Mechanism, require_mechanism
+from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
 from jaxdp._methods import Analytic, Method, Renyi, check_method
 
 Directions = Literal["remove", "add", "both"]
 _DIRECTIONS = ("remove", "add", "both")
 # Batch elements evaluated at a time (memory): an element of the engine holds arrays of its grid.
 _RENYI_CHUNK, _NUMERICAL_CHUNK = 1024, 8
+_AVERAGE_CHUNKS = (8, 256)  # quadratures of averages in the add direction; their power series
 
 
 def chunk_of(m: Mechanism, method: Method | None, two_sided: bool = False) -> int | None:
@@ -26,7 +28,9 @@ def chunk_of(m: Mechanism, method: Method | None, two_sided: bool = False) -> in
     chosen = _answers.resolve(m, method, two_sided)
     if isinstance(chosen, Analytic):
         return None
-    return _RENYI_CHUNK if isinstance(chosen, Renyi) else _NUMERICAL_CHUNK
+    if isinstance(chosen, Renyi):
+        return _AVERAGE_CHUNKS[0] if _curve.has_average(m) else _RENYI_CHUNK
+    return _NUMERICAL_CHUNK
 
 
 def _query(
@@ -286,9 +290,25 @@ def renyi(m: Mechanism, alpha: ArrayLike, *, direction: Directions = "both") -> 
     require_mechanism("m", m)
     _checks.check_choice("direction", direction, _DIRECTIONS)
     _checks.check("alpha", alpha, _checks.ORDER)
-    return _x64.evaluate(
-        _answers.renyi, m, alpha, rounding="up", chunk=_RENYI_CHUNK, direction=direction
-    )
+    if not _curve.has_average(m):
+        return _x64.evaluate(
+            _answers.renyi, m, alpha, rounding="up", chunk=_RENYI_CHUNK, direction=direction
+        )
+    options: Any = {"direction": direction, "largest": _curve.largest_order(alpha)}
+    chunk = _AVERAGE_CHUNKS[direction == "remove"]
+    shared = _share_orders(m, alpha)
+    if shared is None:
+        return _x64.evaluate(_answers.renyi, m, alpha, rounding="up", chunk=chunk, **options)
+    return _x64.evaluate(_answers.renyi_of_orders, *shared, rounding="up", chunk=chunk, **options)
+
+
+def _share_orders(m: Mechanism, alpha: ArrayLike) -> tuple[Mechanism, _answers.Orders] | None:
+    """m and the orders along the last axis, if no parameter varies along it."""
+    shapes = [np.shape(leaf) for leaf in jax.tree.leaves(m)]
+    if np.ndim(alpha) == 0 or any(shape and shape[-1] != 1 for shape in shapes):
+        return None
+    rows = jax.tree.map(lambda x: x[..., 0] if np.ndim(x) else x, m)
+    return rows, _answers.Orders(alpha if isinstance(alpha, jax.Array) else np.asarray(alpha))
 
 
 def tradeoff(m: Mechanism, fpr: ArrayLike, *, method: Method | None = None) -> jax.Array:

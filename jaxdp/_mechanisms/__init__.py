@@ -1,5 +1,6 @@
 """Mechanisms and their combinators."""
 
+from jaxdp._mechanisms._base import Average as Average
 from jaxdp._mechanisms._base import Base as Base
 from jaxdp._mechanisms._base import Direction as Direction
 from jaxdp._mechanisms._base import Mechanism as Mechanism

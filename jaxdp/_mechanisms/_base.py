@@ -119,6 +119,27 @@ class Base(Mechanism):
         return [Term(self, None)]
 
 
+class Average(Mechanism):
+    """Abstract: one of `num_steps` steps, chosen uniformly; X averages that many copies' ratios.
+
+    Attributes:
+      mechanism: one step.
+      num_steps: how many.
+    """
+
+    mechanism: Any
+    num_steps: Any
+
+    @abc.abstractmethod
+    def _prepare_rate(
+        self, direction: Direction, largest: int, search: bool
+    ) -> Callable[[jax.Array], jax.Array]:
+        """`_rate` of one direction, what orders up to `largest` share computed once.
+
+        For a search over all orders it may be interpolated between a fixed set of them.
+        """
+
+
 @dataclasses.dataclass(frozen=True)
 class Term:
     """A factor of a composition; count None means exactly one."""

@@ -25,7 +25,9 @@ class Composition(Mechanism):
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         ranges = [(t.multiplicity, *t.mechanism._loss_range()) for t in self._terms()]
-        return sum(n * lo for n, lo, _ in ranges), sum(n * hi for n, _, hi in ranges)
+        low = sum(_times(n, low) for n, low, _ in ranges)
+        high = sum(_times(n, high) for n, _, high in ranges)
+        return low, high
 
     def _log_failure(self, direction: Direction) -> jax.Array:
         """1 - prod_i (1 - failure_i)^{n_i}."""
@@ -37,6 +39,13 @@ class Composition(Mechanism):
 
     def _symmetric(self) -> bool:
         return all(t.mechanism._symmetric() for t in self._terms())
+
+
+def _times(count: Any, loss: jax.Array) -> jax.Array:
+    """count * loss: 0 for no steps, and an infinite loss has no derivative (not 0 * inf)."""
+    infinite = jnp.isinf(loss)
+    value = jnp.where(infinite, loss, count * jnp.where(infinite, 0.0, loss))
+    return jnp.where(jnp.asarray(count) == 0.0, 0.0, value)
 
 
 @mechanism

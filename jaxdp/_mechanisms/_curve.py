@@ -1,15 +1,18 @@
 """From a mechanism to its hockey-stick curve: exact for one step, else by Rényi divergences."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdp import _conversions
-from jaxdp._mechanisms._base import Base, Direction, Mechanism, Term
+from jaxdp._mechanisms._base import Average, Base, Direction, Mechanism, Term
 from jaxdp._mechanisms._gaussian import GaussianDP, GaussianFamily
 
 Orders = tuple[float, ...] | None
+LARGEST_ORDER = 1024  # averages have exact moments up to it
 
 
 def canonical_terms(m: Mechanism) -> list[Term]:
@@ -27,7 +30,8 @@ def canonical_terms(m: Mechanism) -> list[Term]:
 
 def single(terms: list[Term]) -> Base | None:
     """The one step that a list of terms is, if it is one."""
-    return terms[0].mechanism if len(terms) == 1 and terms[0].count is None else None
+    one = len(terms) == 1 and terms[0].count is None
+    return terms[0].mechanism if one and isinstance(terms[0].mechanism, Base) else None
 
 
 def is_exact(m: Mechanism) -> bool:
@@ -37,11 +41,44 @@ def is_exact(m: Mechanism) -> bool:
     return step is not None and (inner is None or is_exact(inner))
 
 
-def log_moment(m: Mechanism, alpha: jax.Array, direction: Direction) -> jax.Array:
-    """(alpha - 1) times the Rényi divergence of the part with finite loss."""
-    s = alpha if direction == "remove" else 1.0 - alpha
-    rate = sum(t.multiplicity * t.mechanism._rate(s) for t in canonical_terms(m))
-    return alpha * (alpha - 1.0) * rate
+def has_average(m: Mechanism) -> bool:
+    """Whether a factor of m is an average (random allocation)."""
+    return any(isinstance(t.mechanism, Average) for t in m._terms())
+
+
+def rate_function(
+    m: Mechanism, direction: Direction, largest: int = LARGEST_ORDER, search: bool = False
+) -> Callable[[jax.Array], jax.Array]:
+    """The cumulant rate of m, for the s of one direction."""
+    parts = []
+    for t in canonical_terms(m):
+        step = t.mechanism
+        average = isinstance(step, Average)
+        rate = step._prepare_rate(direction, largest, search) if average else step._rate
+        parts.append((t.multiplicity, rate))
+    # a split that leaves no block over has count 0, whatever its rate
+    return lambda s: sum(jnp.where(n > 0.0, n * rate(s), 0.0) for n, rate in parts)
+
+
+def log_moment_function(
+    m: Mechanism, direction: Direction, orders: Orders = None
+) -> Callable[[jax.Array], jax.Array]:
+    """alpha to (alpha - 1) times the Rényi divergence of the part with finite loss."""
+    rate = rate_function(m, direction, largest_order(orders), search=orders is None)
+
+    def moment(alpha: jax.Array) -> jax.Array:
+        return alpha * (alpha - 1.0) * rate(alpha if direction == "remove" else 1.0 - alpha)
+
+    return moment
+
+
+def largest_order(orders: Any) -> int:
+    """A bound on the orders asked for: a power of two from 64 to LARGEST_ORDER."""
+    if orders is None or isinstance(orders, jax.core.Tracer):
+        return LARGEST_ORDER
+    finite = np.asarray(orders, np.float64)
+    top = np.max(np.where(np.isfinite(finite), finite, 0.0), initial=0.0)
+    return next((n for n in (64, 128, 256, 512) if n >= top), LARGEST_ORDER)
 
 
 def log_curve(
@@ -59,7 +96,10 @@ def renyi_log_curve(
 ) -> jax.Array:
     """Upper bound on log H from the best of the given Rényi orders, or of all."""
     value = _conversions.best_log_delta(
-        lambda alpha: log_moment(m, alpha, direction), m._log_failure(direction), epsilon, orders
+        log_moment_function(m, direction, orders),
+        m._log_failure(direction),
+        epsilon,
+        orders,
     )
     return jnp.minimum(value, 0.0)
 
@@ -69,7 +109,10 @@ def renyi_epsilon(
 ) -> jax.Array:
     """Upper bound on epsilon >= 0 at delta from the best of the given Rényi orders, or of all."""
     return _conversions.best_epsilon(
-        lambda alpha: log_moment(m, alpha, direction), m._log_failure(direction), log_delta, orders
+        log_moment_function(m, direction, orders),
+        m._log_failure(direction),
+        log_delta,
+        orders,
     )
 
 

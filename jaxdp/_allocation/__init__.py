@@ -1,0 +1,3 @@
+"""Random allocation and its comparisons."""
+
+from jaxdp._allocation._mechanism import RandomAllocation as RandomAllocation
