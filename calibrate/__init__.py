@@ -6,6 +6,8 @@ from calibrate._diffusion import ornstein_uhlenbeck_renyi as ornstein_uhlenbeck_
 from calibrate._distributed import gdl_decay as gdl_decay
 from calibrate._minimize import Minimum as Minimum
 from calibrate._minimize import minimize as minimize
+from calibrate._schedule import LearnedSchedule as LearnedSchedule
+from calibrate._schedule import schedule as schedule
 from calibrate._solve import Solution as Solution
 from calibrate._solve import Status as Status
 from calibrate._solve import solve as solve

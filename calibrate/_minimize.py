@@ -141,7 +141,7 @@ def _minimize(
     start = distance(theta)
     reachable = jnp.isfinite(start)
     theta = theta + (jnp.where(reachable, start, 0.0) - _MARGIN) * ray
-    theta = feasible(_descend(loss, theta, optimizer, max_steps, reachable))
+    theta = feasible(descend(loss, theta, optimizer, max_steps, reachable))
 
     params, ok, mechanism = _certify(theta, ray, unpack, build, excess, args, single)
     status = jnp.where(ok & reachable, Status.SOLVED, Status.INFEASIBLE)
@@ -156,7 +156,7 @@ def _minimize(
     return *outputs, epsilon, achieved, status.astype(jnp.float64)
 
 
-def _descend(loss, theta, optimizer, max_steps, reachable):
+def descend(loss, theta, optimizer, max_steps, reachable):
     """Minimise an unconstrained loss by an optax optimiser; the best point seen."""
     patience = _PATIENCE_LBFGS if optimizer is None else _PATIENCE
     optimizer = optax.with_extra_args_support(optimizer or optax.lbfgs())

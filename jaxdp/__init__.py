@@ -44,6 +44,7 @@ from jaxdp._mechanisms import OrnsteinUhlenbeck as OrnsteinUhlenbeck
 from jaxdp._mechanisms import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms import RandomizedResponse as RandomizedResponse
 from jaxdp._mechanisms import Repeated as Repeated
+from jaxdp._mechanisms import Schedule as Schedule
 from jaxdp._mechanisms import replace_one as replace_one
 from jaxdp._methods import Analytic as Analytic
 from jaxdp._methods import Numerical as Numerical

@@ -222,6 +222,7 @@ def sampled_loss(loss: jax.Array, q: jax.Array) -> jax.Array:
     """log(1 - q + q e^loss), accurate for small q and for small or large loss."""
     small = loss < 30.0
     near = jnp.log1p(q * jnp.expm1(jnp.where(small, loss, 0.0)))
+    near = jnp.where((q == 1.0) & (loss < -30.0), loss, near)  # where 1 - q + q e^loss is lost
     far = jnp.where(small, 30.0, loss)
     return jnp.where(small, near, far + jnp.log(q) + jnp.log1p((1.0 / q - 1.0) * jnp.exp(-far)))
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from jaxdp import _law
 from jaxdp._mechanisms import Base, Direction, Mechanism, PoissonSampled, _curve
+from jaxdp._mechanisms._schedule import Steps
 
 DEFAULT_GRID_SIZE = 8192
 
@@ -15,6 +16,8 @@ def has_law(m: Mechanism) -> bool:
 
 
 def _step_has_law(step: Base) -> bool:
+    if isinstance(step, Steps):
+        return False  # steps of their own laws each
     if not isinstance(step, PoissonSampled):
         return True
     inner = _curve.single(_curve.canonical_terms(step.mechanism))

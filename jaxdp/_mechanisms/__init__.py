@@ -16,3 +16,4 @@ from jaxdp._mechanisms._gaussian import OrnsteinUhlenbeck as OrnsteinUhlenbeck
 from jaxdp._mechanisms._laplace import Laplace as Laplace
 from jaxdp._mechanisms._replace import replace_one as replace_one
 from jaxdp._mechanisms._sampling import PoissonSampled as PoissonSampled
+from jaxdp._mechanisms._schedule import Schedule as Schedule
