@@ -1,0 +1,130 @@
+"""Bounds for random allocation, one of t steps, and the averaged law as a term to compose."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from jaxdp._law import _average, _average_plan
+from jaxdp._law._average import Total
+from jaxdp._law._terms import Direction, Term
+
+DEFAULT_SIZE = 16384
+
+
+def _sign(direction: Direction) -> int:
+    return 1 if direction == "remove" else -1
+
+
+def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
+    """log(e^a + e^b), with -inf for 0 and no gradient there."""
+    top = lax.stop_gradient(jnp.maximum(a, b))
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
+    some_a, some_b = a > -jnp.inf, b > -jnp.inf
+    sum_ = jnp.where(some_a, jnp.exp(jnp.where(some_a, a, 0.0) - top), 0.0)
+    sum_ += jnp.where(some_b, jnp.exp(jnp.where(some_b, b, 0.0) - top), 0.0)
+    return top + _log(sum_)
+
+
+def _log(x: jax.Array) -> jax.Array:
+    some = x > 0.0
+    return jnp.where(some, jnp.log(jnp.where(some, x, 1.0)), -jnp.inf)
+
+
+def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: int, side: int) -> jax.Array:
+    c = s * steps * jnp.exp(s * epsilon)
+    value = _average.log_curve(law, c, side) - jnp.log(jnp.abs(steps if s > 0 else c))
+    if s > 0:
+        value = _log_add(value, _log(law.tau) + side * 2.0**-48)
+    return jnp.minimum(value, 0.0) if side > 0 else value
+
+
+def _epsilon(
+    law: Total, steps: jax.Array, query: jax.Array, log_delta: jax.Array, s: int, side: int
+) -> jax.Array:
+    """Where the bound on the curve at the nodes, linear in between, meets delta times its scale.
+
+    Above: at the first node where it is met (the true curve falls with epsilon), and linear back to
+    the node before. Below: past the last node where it is not.
+    """
+    at = _average.curve(law, query, side)
+    if s > 0:
+        gone = _log(law.tau) + side * 2.0**-48
+        some = log_delta > gone
+        left = jnp.where(some, log_delta, 0.0) + jnp.log(
+            -jnp.expm1(jnp.where(some, gone - log_delta, -1.0))
+        )
+        log_delta = jnp.where(some, left, -jnp.inf)
+        log_delta += jnp.log(steps)
+    target = jnp.exp(jnp.clip(log_delta - at.log_unit, -700.0, 700.0))
+    target = jnp.where(log_delta > -jnp.inf, target, 0.0) * (1.0 - side * 2.0**-40)
+    slope = jnp.float64(0.0)
+    aim = jnp.full_like(at.y, target) if s > 0 else -at.y * target
+    if s < 0:
+        slope = target
+    count = jnp.arange(at.y.shape[0], dtype=jnp.int32)
+    last = at.y.shape[0] - 1
+    if side > 0:
+        met = at.value <= aim
+        k = jnp.min(jnp.where(met, count, last + 1))
+        reached = k <= last
+        k, other = jnp.minimum(k, last), jnp.minimum(jnp.maximum(k - 1, 0), last)
+    else:
+        met = (at.value > aim) & ((s > 0) | (at.y < 0.0))
+        k = jnp.max(jnp.where(met, count, -1))
+        reached = k >= 0
+        k = jnp.maximum(k, 0)
+        other = jnp.minimum(k + 1, last)
+    gap, other_gap = (aim - at.value)[k], (aim - at.value)[other]
+    # The gap is linear between the two nodes, and changes sign.
+    change = gap - other_gap
+    inside = (other != k) & (jnp.abs(change) > 0.0) & jnp.isfinite(change)
+    share = jnp.clip(jnp.where(inside, gap / jnp.where(inside, change, 1.0), 0.0), 0.0, 1.0)
+    c = at.y[k] + share * (at.y[other] - at.y[k]) + side * law.shift
+    del slope
+    ratio = jnp.maximum(s * c / steps, 0.0)
+    epsilon = s * _log(ratio)
+    return jnp.where(reached, epsilon, side * jnp.inf)
+
+
+def allocation_log_delta_bounds(
+    term: Term,
+    num_steps: ArrayLike,
+    epsilon: ArrayLike,
+    *,
+    direction: Direction = "remove",
+    sides: tuple[int, ...] = (-1, 1),
+    size: int = DEFAULT_SIZE,
+) -> tuple[jax.Array, ...]:
+    """Certified bounds on log delta at a real epsilon, one of t steps, for each of `sides`."""
+    s = _sign(direction)
+    steps, epsilon = (jnp.asarray(v, jnp.float64) for v in (num_steps, epsilon))
+    query = steps * jnp.exp(s * epsilon)
+    chosen = _average_plan.plan(term, steps, query, None, s, size)
+    laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
+    return tuple(
+        _log_delta(law, steps, epsilon, s, side) for law, side in zip(laws, sides, strict=True)
+    )
+
+
+def allocation_epsilon_bounds(
+    term: Term,
+    num_steps: ArrayLike,
+    delta: ArrayLike | None = None,
+    *,
+    log_delta: ArrayLike | None = None,
+    direction: Direction = "remove",
+    sides: tuple[int, ...] = (-1, 1),
+    size: int = DEFAULT_SIZE,
+) -> tuple[jax.Array, ...]:
+    """Certified bounds on epsilon >= 0 at delta, one of t steps, for each of `sides`."""
+    if log_delta is None:
+        log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
+    s = _sign(direction)
+    steps, log_delta = (jnp.asarray(v, jnp.float64) for v in (num_steps, log_delta))
+    chosen = _average_plan.plan(term, steps, None, log_delta, s, size)
+    laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
+    return tuple(
+        jnp.maximum(_epsilon(law, steps, chosen.query, log_delta, s, side), 0.0)
+        for law, side in zip(laws, sides, strict=True)
+    )

@@ -1,0 +1,213 @@
+"""Averages of likelihood ratios: random allocation, by a tilted FFT on a linear lattice.
+
+One record joins one of t steps chosen uniformly. With X_i = (dP/dQ)(Y_i), Y_i ~ Q independent, the
+ratio of the two laws is A = (X_1 + ... + X_t) / t under Q (Feldman & Shenfeld 2025, arXiv
+2502.08202), so that, with S = X_1 + ... + X_t and tau = P{X = inf},
+
+    remove   H_{e^eps}(P_avg || Q) = E_Q (S - t e^eps)_+ / t + tau,
+    add      H_{e^eps}(Q || P_avg) = E_Q (t e^-eps - S)_+ / (t e^-eps).
+
+With Y = s S, s = +1 or -1, both are the curve C(c) = E (Y - c)_+ over a scale. `_average_grid` gives
+one-step laws on a linear lattice above and below in the order of such curves, which sums preserve;
+S is then a power of one discrete Fourier transform.
+
+Tilt. w = q e^{theta (y - y_0) - K} is a probability on the lattice, y_0 a node near its mean; with
+w the t-fold law, C(c) = e^{t K - theta (c - t y_0)} sum_j w_j [z e^{-theta z}]_{z = (y_j - c)_+}, and
+z e^{-theta z} <= 1 / (e theta). What w leaves out is a measure of known total mass (as in
+`_compose`): what lies outside the window, by Chernoff's bound on the law that is transformed (it
+is missing there, and wrapped around inside), and the rounding of the transforms. So C is off by
+
+    B(c) = e^{t K - theta (c - t y_0)} l / (e theta),    l = eta(t) + P{below} + P{above}.
+
+Lattice points, and the thresholds of the one-step law, are off by a relative 2^-46: the curve is
+read that far on the safe side. Sums of positive terms have relative errors below 2^-36.
+Certified for integer t; real t interpolates (for gradients).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdp._law import _average_grid
+from jaxdp._law._average_fft import cyclic_power, wrap
+from jaxdp._law._average_plan import AveragePlan
+from jaxdp._law._grid import ladder
+from jaxdp._law._terms import Term
+
+_DENSITY = 64
+_REACH = 2**28
+_SUM_ALLOWANCE = 2.0**-36
+_LARGEST_EXPONENT = 650.0
+_E = 2.718281828459045
+
+
+class Total(NamedTuple):
+    """The tilted law of Y = s S near the query, and what it leaves out.
+
+    weights (N,) at y = start + spacing * k, 0 where no sum can lie; the mass of a point is
+    e^{log_scale - theta (y - origin)} times its weight. `stray` is l of the module's docstring, `beyond`
+    its part above the window; `mass` bounds the whole mass from above, `tau` is P{inf}, and
+    `zero` tells whether the lattice has a node at X = 0.
+    """
+
+    steps: jax.Array
+    theta: jax.Array
+    origin: jax.Array
+    start: jax.Array
+    spacing: jax.Array
+    weights: jax.Array
+    possible: jax.Array
+    log_scale: jax.Array
+    stray: jax.Array
+    beyond: jax.Array
+    floor: jax.Array
+    ceiling: jax.Array
+    mass: jax.Array
+    tau: jax.Array
+    shift: jax.Array
+    zero: jax.Array
+
+
+def _log_sum(weights: jax.Array, exponent: jax.Array) -> jax.Array:
+    """log sum w e^exponent."""
+    top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf))
+    top = lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
+    return top + jnp.log(jnp.sum(weights * jnp.exp(jnp.minimum(exponent - top, 0.0))))
+
+
+def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, side: int) -> Total:
+    """The law of S above (side = +1) or below (-1), near the query of the plan."""
+    width = plan.high - plan.low if side > 0 else plan.width
+    spacing = jnp.maximum(width / (size - 8), 1e-13 * plan.middle)
+    cells = ladder(_DENSITY, _REACH)
+    if side > 0:
+        law = _average_grid.upper(term, spacing, plan.middle, plan.largest, cells, s)
+    else:
+        law = _average_grid.lower(term, spacing, plan.middle, plan.largest, plan.cut, cells, s)
+    lattice, theta = law.lattice, plan.theta
+    h = lattice.spacing
+    offset = s * (law.positions - lattice.middle)
+    log_norm = _log_sum(law.mass, theta * h * offset)
+    weights = law.mass * jnp.exp(jnp.minimum(theta * h * offset - log_norm, 700.0))
+    powered, stray = cyclic_power(weights, offset, steps, size)
+    # The window moves with the lattice's middle, which may be off the plan's by half a step.
+    middle = lattice.anchor + h * lattice.middle
+    origin = s * steps * middle
+    moved = lax.stop_gradient(s * steps * plan.middle - origin)
+    ends = steps * jnp.sort(s * jnp.stack([-lattice.middle, lattice.top - lattice.middle]))
+    first = jnp.maximum(jnp.floor((plan.low + moved) / h) - 2.0, ends[0])
+    at = first + jnp.arange(size, dtype=jnp.float64)
+    possible = (at >= ends[0] - 0.5) & (at <= ends[1] + 0.5)
+    weights_out = jnp.where(possible, powered[wrap(at, size)], 0.0)
+
+    def outside(sign: float, rate: jax.Array, far: jax.Array) -> jax.Array:
+        """Chernoff's bound (twice over, against its rounding) on the mass past `far`."""
+        log_mgf = steps * _log_sum(weights, sign * rate * h * offset)
+        bound = 2.0 * jnp.exp(jnp.minimum(log_mgf - rate * sign * far, 0.0))
+        beyond = far > ends[1] * h if sign > 0 else far < ends[0] * h
+        return jnp.where(beyond, 0.0, bound)
+
+    beyond = jnp.float64(0.0)
+    floor = plan.floor + moved
+    if side > 0:
+        beyond = outside(1.0, plan.chernoff[1], (first + size) * h)
+        last = possible & jnp.concatenate([~possible[1:], jnp.ones((1,), bool)])
+        weights_out = weights_out + jnp.where(last, lax.stop_gradient(beyond), 0.0)
+    else:
+        stray += outside(-1.0, plan.chernoff[0], (first - 1.0) * h)
+        stray += outside(1.0, plan.chernoff[1], floor + (size - 1) * h)
+    # The moment at infinity of one summand, times the mass of the others.
+    mass = jnp.exp(steps * jnp.log(jnp.sum(law.mass)))
+    kept = jnp.maximum(mass, 1.0) if side > 0 else jnp.minimum(mass, 1.0)
+    # Below, that moment is right up to the lattice's end, and left out if this is read beyond.
+    ceiling = lattice.anchor + h * lattice.top if s > 0 else jnp.float64(jnp.inf)
+    short = (plan.query >= ceiling) if side < 0 else False
+    kept, ceiling = jnp.where(short, 0.0, kept), jnp.where(short, jnp.inf, ceiling)
+    reach = steps * middle + size * h + jnp.abs(first) * h
+    return Total(
+        steps,
+        theta,
+        origin,
+        origin + h * first,
+        h,
+        weights_out,
+        possible,
+        steps * log_norm,
+        lax.stop_gradient(stray),
+        lax.stop_gradient(beyond),
+        origin + floor,
+        lax.stop_gradient(ceiling),
+        mass,
+        jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) + law.tau * kept,
+        lax.stop_gradient(2.0**-46 * reach),
+        lattice.anchor <= 0.0,
+    )
+
+
+def _safe_log(x: jax.Array) -> jax.Array:
+    some = x > 0.0
+    return jnp.where(some, jnp.log(jnp.where(some, x, 1.0)), -jnp.inf)
+
+
+def _slack(law: Total, c: jax.Array) -> jax.Array:
+    """Of log e^{t K - theta (c - t y_0)}: K sums some thousand terms."""
+    moved = jnp.abs(law.log_scale) + jnp.abs(law.theta * (c - law.origin))
+    return lax.stop_gradient(2.0**-46 * (4.0 + moved) + 2.0**-41 * law.steps)
+
+
+def _past_end(law: Total, c: jax.Array) -> jax.Array:
+    """e^{-theta (end - c)} P{above the window}: its first moment past the end is this / (e theta)."""
+    end = law.start + law.spacing * (law.weights.shape[0] - 1)
+    return law.beyond * jnp.exp(jnp.clip(-law.theta * (end - c), -700.0, 700.0))
+
+
+def log_curve(law: Total, c: jax.Array, side: int) -> jax.Array:
+    """log C(c) above or below."""
+    c = c - side * law.shift
+    z = law.start + law.spacing * jnp.arange(law.weights.shape[0], dtype=jnp.float64) - c
+    beyond = z > 0.0
+    z = jnp.where(beyond, z, 0.0)
+    value = jnp.sum(law.weights * z * jnp.exp(-law.theta * z)) * (1.0 + side * _SUM_ALLOWANCE)
+    value += side * law.stray / (_E * law.theta)
+    if side > 0:
+        value += _past_end(law, c) / (_E * law.theta)
+    prefactor = law.log_scale - law.theta * (c - law.origin) + side * _slack(law, c)
+    value = prefactor + _safe_log(value)
+    if side > 0:
+        return value
+    return jnp.where((c < law.floor) | (c >= law.ceiling), -jnp.inf, value)
+
+
+class Curve(NamedTuple):
+    """C at the nodes, and the masses beyond them, in units of e^{log_unit}."""
+
+    y: jax.Array
+    value: jax.Array
+    survival: jax.Array
+    log_unit: jax.Array
+
+
+def curve(law: Total, reference: jax.Array, side: int) -> Curve:
+    """C above or below at every node; between nodes it lies below the chord, or above.
+
+    (B is convex: its chord is above it.)
+    """
+    z = law.spacing * jnp.arange(law.weights.shape[0], dtype=jnp.float64) + (law.start - reference)
+    exponent = jnp.clip(-law.theta * z, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+    unit = jnp.exp(exponent)
+    mass = law.weights * unit * (1.0 + side * _SUM_ALLOWANCE)
+    survival = jnp.cumsum(mass[::-1])[::-1]
+    rise = survival[1:] * law.spacing
+    value = jnp.concatenate([jnp.cumsum(rise[::-1])[::-1], jnp.zeros((1,))])
+    value += side * (law.stray / (_E * law.theta)) * unit
+    if side > 0:
+        value += _past_end(law, reference) / (_E * law.theta)
+    else:
+        at = z + reference
+        value = jnp.where((at < law.floor) | (at >= law.ceiling), -jnp.inf, value)
+    log_unit = law.log_scale - law.theta * (reference - law.origin)
+    if side > 0:
+        value = jnp.where(-law.theta * z > _LARGEST_EXPONENT, jnp.inf, value)
+    return Curve(z + reference, value, survival, log_unit + side * _slack(law, reference))

@@ -1,0 +1,335 @@
+"""Where to look when averaging: the tilt and the window. Nothing here needs to be right.
+
+As in `_plan`, every number is a choice without a gradient: a bad one makes the bounds wide, never
+wrong. The coarse law has cells geometric in the loss, collapsed to their mean ratios x. With
+S = X_1 + ... + X_t, y = s x (see `_average_grid`) and K(theta) = log E e^{theta (y - s)}, the tilt
+of a query at S = c solves t K'(theta) = c - s t; for a given delta it solves
+
+    log delta = t (K - theta K') + log E[e^{-theta z} z_+] - log scale,      z ~ N(0, t K''),
+
+scale t (remove) or |c| (add).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdp._law._average_fft import cyclic_power, wrap
+from jaxdp._law._average_grid import support
+from jaxdp._law._terms import Term
+
+# Losses of the coarse law: 0 and +- 10^-9 ... 600; neighbours 9%, 0.06 or 3% apart.
+_SIDE = np.concatenate(
+    [np.geomspace(1e-9, 0.6, 230), np.arange(0.66, 24.0, 0.06), np.geomspace(24.0, 600.0, 110)]
+)
+_LOSSES = np.concatenate([-_SIDE[::-1], [0.0], _SIDE])
+_BISECTIONS = 36
+_TILT_RANGE = (1e-14, 1e14)
+# The tilts tried, in units of the saddle point's: smaller ones put less weight on large ratios.
+_TRIED = np.array([0.85, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05])
+_CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
+# What is cut off at the top of X costs delta this fraction; what lies outside the window, that one.
+_TOP = 1e-4
+_WINDOW = 3e-5
+# The coarse transforms that find where to look.
+_SIZE = 2048
+_ROUNDS = 3
+_ROOM = 1.1
+_IGNORED = 1e-9
+
+
+class AveragePlan(NamedTuple):
+    """The tilt of y, where y is read, the ratio about which cells are narrow, and what is kept.
+
+    In terms of y less t times that ratio's: the window above starts at `low` and ends at `high`, the
+    one below has the same start and `width`, and is read from `floor` on; `chernoff` holds the tilts that bound what is
+    outside: below and above.
+    """
+
+    theta: jax.Array
+    query: jax.Array
+    middle: jax.Array
+    largest: jax.Array
+    cut: jax.Array
+    low: jax.Array
+    high: jax.Array
+    width: jax.Array
+    floor: jax.Array
+    chernoff: jax.Array
+
+
+class _Atoms(NamedTuple):
+    log_q: jax.Array
+    x: jax.Array
+
+
+def _coarse(term: Term) -> tuple[_Atoms, jax.Array]:
+    """The coarse law, increasing in x, and the P-mass above each of its atoms."""
+    edges = jnp.asarray(_LOSSES)
+    lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
+    hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
+    log_q, log_p = lax.stop_gradient(term.masses(lo, hi))
+    some = (log_q > -jnp.inf) & (log_p > -jnp.inf)
+    loss = jnp.clip(jnp.where(some, log_p - log_q, 0.0), -345.0, 345.0)
+    p = jnp.where(some, jnp.exp(log_p), 0.0)
+    revealed = lax.stop_gradient(jnp.asarray(term.log_tau_q, jnp.float64))
+    atoms = _Atoms(
+        jnp.concatenate([revealed[None], jnp.where(some, log_q, -jnp.inf)]),
+        jnp.concatenate([jnp.zeros((1,)), jnp.where(some, jnp.exp(loss), 1.0)]),
+    )
+    above = jnp.cumsum(p[::-1])[::-1]
+    return atoms, jnp.concatenate([above, jnp.zeros((1,))])
+
+
+def _log_sum(exponent: jax.Array) -> jax.Array:
+    top = jnp.max(exponent, axis=-1, keepdims=True)
+    return top[..., 0] + jnp.log(jnp.sum(jnp.exp(exponent - top), axis=-1))
+
+
+class _Moments(NamedTuple):
+    log_norm: jax.Array
+    mean: jax.Array
+    deviation: jax.Array
+
+
+def _moments(atoms: _Atoms, theta: jax.Array, s: int) -> _Moments:
+    """K, and mean and deviation of the tilted x."""
+    exponent = atoms.log_q + s * theta * (atoms.x - 1.0)
+    log_norm = _log_sum(exponent)
+    weight = jnp.exp(exponent - log_norm)
+    mean = jnp.sum(weight * atoms.x)
+    return _Moments(log_norm, mean, jnp.sqrt(jnp.sum(weight * (atoms.x - mean) ** 2)))
+
+
+def _log_part(theta: jax.Array, deviation: jax.Array) -> jax.Array:
+    """log E[e^{-theta z} z_+] for z ~ N(0, deviation^2), to some 20%."""
+    v = theta * deviation
+    return jnp.log(deviation) - jnp.log(2.5066) - jnp.log1p(v * (1.2533 + v))
+
+
+def _log_delta_at(m: _Moments, theta: jax.Array, steps: jax.Array, s: int) -> jax.Array:
+    exponent = steps * (m.log_norm - s * theta * (m.mean - 1.0))
+    scale = steps if s > 0 else steps * m.mean
+    return exponent + _log_part(theta, jnp.sqrt(steps) * m.deviation) - jnp.log(scale)
+
+
+def _guess(atoms: _Atoms, steps: jax.Array, total: jax.Array) -> jax.Array:
+    """A rough log delta of the remove direction at S = total: a normal tail, or one large X."""
+    gap = total - steps
+    one = jnp.sum(jnp.exp(atoms.log_q) * jnp.maximum(atoms.x - jnp.maximum(gap, 0.0) - 1.0, 0.0))
+    near = atoms.x <= 1.0 + jnp.maximum(gap, 1.0)
+    variance = jnp.sum(jnp.where(near, jnp.exp(atoms.log_q) * (atoms.x - 1.0) ** 2, 0.0))
+    deviation = jnp.sqrt(steps * variance) + 1e-300
+    z = jnp.maximum(gap, 0.0) / deviation
+    normal = jnp.log(deviation / steps) - 0.5 * z * z - jnp.log1p(z * z)
+    return jnp.maximum(jnp.log(jnp.maximum(one, 1e-300)), normal)
+
+
+def _edge(log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The distance beyond which Chernoff leaves at most e^log_mass, and the tilt that shows it."""
+    reach = (log_mgf - log_mass) / tilts
+    nearest = jnp.min(reach)
+    return nearest, jnp.min(jnp.where(reach <= nearest, tilts, jnp.inf))
+
+
+class _Query(NamedTuple):
+    """Where y is read, and log delta there."""
+
+    y: jax.Array
+    log_delta: jax.Array
+
+
+def _scale(y: jax.Array, steps: jax.Array, s: int) -> jax.Array:
+    return steps if s > 0 else jnp.maximum(-y, 1e-300)
+
+
+def _first_query(
+    common: "_Choice", total: jax.Array | None, log_delta: jax.Array | None, s: int
+) -> _Query:
+    """From the saddle point."""
+    atoms, highest, steps = common.atoms, common.high, common.steps
+    theta = _saddle(atoms, steps, None if total is None else s * total, log_delta, s)
+    m = _moments(atoms, theta, s)
+    # A normal tail or one large ratio decides; the saddle point may take many for one.
+    most = steps + 1.2 * highest
+    return _Query(
+        s * (jnp.minimum(steps * m.mean, most) if total is None else total),
+        _log_delta_at(m, theta, steps, s) if log_delta is None else log_delta,
+    )
+
+
+def _saddle(
+    atoms: _Atoms, steps: jax.Array, y: jax.Array | None, log_delta: jax.Array | None, s: int
+) -> jax.Array:
+    """The tilt whose mean is y, or whose delta is the given one."""
+    start = jnp.sqrt(steps) * jnp.maximum(_moments(atoms, jnp.float64(0.0), s).deviation, 1e-15)
+
+    def halve(_, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        middle = 0.5 * (bracket[0] + bracket[1])
+        theta = jnp.exp(middle)
+        m = _moments(atoms, theta, s)
+        if y is None:
+            short = _log_delta_at(m, theta, steps, s) > log_delta
+        else:
+            short = s * steps * m.mean < y
+        return jnp.where(short, middle, bracket[0]), jnp.where(short, bracket[1], middle)
+
+    bracket = np.log(_TILT_RANGE[0]) - jnp.log(start), np.log(_TILT_RANGE[1]) - jnp.log(start)
+    bracket = lax.fori_loop(0, _BISECTIONS, halve, bracket)
+    return jnp.exp(0.5 * (bracket[0] + bracket[1]))
+
+
+class _Choice(NamedTuple):
+    """What plans have in common: the coarse law and its ends."""
+
+    atoms: _Atoms
+    low: jax.Array
+    high: jax.Array
+    steps: jax.Array
+    whole: bool
+
+
+def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
+    """The tilt, of those tried, that needs the smallest window to answer the query."""
+    atoms, lowest, highest, steps, whole = common
+    if s > 0 and not whole:
+        highest = jnp.minimum(highest, _ROOM * query.y)
+        atoms = _Atoms(atoms.log_q, jnp.minimum(atoms.x, highest))
+    saddle = _saddle(atoms, steps, query.y, None, s)
+    log_value = query.log_delta + jnp.log(_scale(query.y, steps, s))
+
+    def try_tilt(theta: jax.Array) -> tuple[AveragePlan, jax.Array]:
+        m = _moments(atoms, theta, s)
+        deviation = jnp.maximum(jnp.sqrt(steps) * m.deviation, 1e-15 * steps)
+        centre = s * steps * m.mean
+        # delta in units of the largest z e^{-theta z}, what a stray mass 1 would cost
+        log_cost = log_value - steps * m.log_norm + theta * (query.y - s * steps)
+        log_cost += jnp.log(theta) + 1.0
+        log_mass = jnp.minimum(log_cost + jnp.log(_WINDOW), -2.0)
+        log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
+        # On the add side large ratios hardly count: they may be moved back, or dropped.
+        heavy = jnp.cumsum(jnp.exp(log_weight)[::-1])[::-1] > _WINDOW / steps
+        seen = heavy if s < 0 else atoms.log_q > -jnp.inf
+        top = jnp.minimum(highest, jnp.max(jnp.where(seen, atoms.x, 0.0)) * 1.05)
+        light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
+        cut = jnp.max(jnp.where(light, atoms.x, 0.0))
+        log_weight = jnp.where(atoms.x <= top, log_weight, -jnp.inf)
+        tilts = jnp.asarray(_CHERNOFF_TILTS) / deviation
+        both = s * jnp.concatenate([-tilts, tilts])
+        log_mgf = steps * _log_sum(log_weight + both[:, None] * (atoms.x - m.mean))
+        reach = jnp.sort(s * steps * jnp.stack([lowest, top]))
+        floor = query.y - 0.5 * deviation - 0.03 * jnp.abs(query.y - s * steps)
+        floor = jnp.minimum(floor, centre)
+
+        def window(step: jax.Array):
+            """With ratios spread over lattice steps: that widens the law above."""
+            spread = jnp.minimum(step * step / 6.0, step * m.mean)
+            wide = log_mgf + 0.5 * steps * spread * jnp.concatenate([tilts, tilts]) ** 2
+            below, tilt_below = _edge(wide[: tilts.size], tilts, log_mass)
+            above, tilt_above = _edge(wide[tilts.size :], tilts, log_mass)
+            low = jnp.maximum(jnp.minimum(centre - below, floor), reach[0])
+            # Above, z e^{-theta z} falls, and what is wrapped around comes to lie below.
+            far = jnp.minimum(centre + above, query.y + (3.0 - log_mass) / theta)
+            high = jnp.minimum(jnp.maximum(far, query.y + 0.5 * deviation), reach[1])
+            width = jnp.maximum(jnp.minimum(centre + above, reach[1]) - floor, high - low)
+            return low, high, width, tilt_below, tilt_above
+
+        low, high, _, _, _ = window(jnp.float64(0.0))
+        low, high, width, tilt_below, tilt_above = window((high - low) / points)
+        chernoff = jnp.stack([tilt_below, tilt_above])
+        chosen = AveragePlan(
+            theta, query.y, m.mean, top, cut, low - centre, high - centre, width, floor - centre, chernoff
+        )
+        # The rounding of the transform must be small beside that (see `_average_fft`).
+        step = (high - low) / points
+        moved = jnp.sum(jnp.exp(log_weight) * jnp.minimum(jnp.abs(atoms.x - m.mean) / step, 1.0))
+        error = 2e-14 * steps * moved * jnp.sqrt(1.0 + 0.3 * (high - low) / deviation)
+        dear = jnp.maximum(jnp.log(error) - log_cost - jnp.log(_WINDOW), 0.0)
+        return chosen, (chosen.width + 2.0 * (high - low)) * jnp.exp(jnp.minimum(dear, 300.0))
+
+    plans, size = jax.vmap(try_tilt)(saddle * jnp.asarray(_TRIED))
+    order = jnp.arange(size.shape[0])
+    best = jnp.min(jnp.where(size <= jnp.min(size), order, order[-1]))
+    return jax.tree.map(lambda x: x[best], plans)
+
+
+def _read(common: _Choice, query: _Query, plan: AveragePlan, fixed: bool, s: int) -> _Query:
+    """The query again, from a coarse transform: delta if y is fixed, else y."""
+    atoms, steps = common.atoms, common.steps
+    excess = jnp.sum(jnp.exp(atoms.log_q) * jnp.maximum(atoms.x - plan.largest, 0.0))
+    excess = steps * excess if s > 0 else jnp.float64(0.0)
+    h = (plan.high - plan.low) / (_SIZE - 8)
+    x = jnp.minimum(atoms.x, plan.largest)
+    log_weight = atoms.log_q + s * plan.theta * (x - plan.middle)
+    log_norm = _log_sum(log_weight)
+    weight = jnp.exp(log_weight - log_norm)
+    # A node at the smallest ratio: sums must not go below it.
+    centre = jnp.floor((plan.middle - common.low) / h)
+    place = (x - common.low) / h - centre
+    cell = jnp.floor(place)
+    right = place - cell
+    # Take the splitting's variance out, as far as that leaves a law some lattice steps wide.
+    spread = jnp.sum(weight * right * (1.0 - right))
+    bulk = jnp.sum(weight * jnp.minimum((place - jnp.sum(weight * place)) ** 2, 1.0))
+    law, _ = cyclic_power(
+        jnp.concatenate([weight * (1.0 - right), weight * right]),
+        s * jnp.concatenate([cell, cell + 1.0]),
+        steps,
+        _SIZE,
+        jnp.clip(bulk + spread - 14.0 / steps, 0.0, spread),
+    )
+    origin = s * steps * (common.low + centre * h)
+    moved = s * steps * plan.middle - origin
+    at = jnp.floor((plan.low + moved) / h) + jnp.arange(_SIZE, dtype=jnp.float64)
+    y = origin + h * at
+    law = law[wrap(at, _SIZE)]
+    z = y - query.y
+    q = law * jnp.exp(jnp.clip(-plan.theta * z, -600.0, 600.0))
+    rise = jnp.cumsum(q[::-1])[::-1][1:] * h
+    curve = jnp.concatenate([jnp.cumsum(rise[::-1])[::-1], jnp.zeros((1,))])
+    log_unit = steps * log_norm - plan.theta * (query.y - s * steps * plan.middle)
+    log_curve = jnp.log(jnp.maximum(curve, 1e-300)) + log_unit
+    log_curve = jnp.logaddexp(log_curve, jnp.log(jnp.maximum(excess, 1e-300)))
+    log_curve -= jnp.log(_scale(y, steps, s))
+    if fixed:
+        value = jnp.min(jnp.where(y <= query.y, log_curve, jnp.inf))
+        return query._replace(log_delta=jnp.minimum(value, 0.0))
+    met = (log_curve <= query.log_delta) & (y > plan.floor + s * steps * plan.middle)
+    return query._replace(y=jnp.min(jnp.where(met, y, y[-1])))
+
+
+def plan(
+    term: Term,
+    steps: jax.Array,
+    total: jax.Array | None,
+    log_delta: jax.Array | None,
+    s: int,
+    size: int,
+    *,
+    whole: bool = False,
+) -> AveragePlan:
+    """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
+
+    Unless `whole`, only the curve up to the query is asked for: with s = +1 ratios beyond a bit
+    more than the query need no place on the lattice (`_average_grid`).
+    """
+    steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
+    atoms, above = _coarse(term)
+    low, high = support(term)
+    largest = jnp.minimum(high, atoms.x[-1])
+    if s > 0:
+        target = _guess(atoms, steps, total) if log_delta is None else log_delta
+        kept = above > jnp.exp(jnp.maximum(target + jnp.log(_TOP), -690.0))
+        largest = jnp.minimum(high, jnp.max(jnp.where(kept, atoms.x, 1.0)) * 1.05)
+        atoms = _Atoms(jnp.where(atoms.x <= largest, atoms.log_q, -jnp.inf), atoms.x)
+    common = _Choice(atoms, low, largest, steps, whole)
+
+    def again(_, query: _Query) -> _Query:
+        return _read(common, query, _at(common, query, s, _SIZE), total is not None, s)
+
+    query = _first_query(common, total, log_delta, s)
+    query = lax.fori_loop(0, _ROUNDS, again, query)
+    return _at(common, query, s, size)
