@@ -121,9 +121,10 @@ def schedule(
     sampled = bool(np.any(rate < 1.0))
     single = not jax.config.jax_enable_x64
     with jax.enable_x64(True):
-        program = _program(objective, optimizer, method, sampled, learn_sampling, max_steps, single)
+        program = _program(objective, optimizer, method, sampled, learn_sampling, single)
         each = np.broadcast_to(rate, sigma.shape)
-        found = program(sigma, each, float(epsilon), float(delta), jax.tree.map(np.asarray, args))
+        inputs = jax.tree.map(np.asarray, args)
+        found = program(sigma, each, float(epsilon), float(delta), int(max_steps), inputs)
         host = [np.asarray(x) for x in found]
     status = jnp.asarray(host[-1], jnp.int32)
     return LearnedSchedule(*(jnp.asarray(x) for x in host[:-1]), status)
@@ -134,8 +135,8 @@ def _program(*options: Any) -> Callable[..., Any]:
     return jax.jit(functools.partial(_learn, options))
 
 
-def _learn(options, sigma, rate, epsilon, delta, args):
-    objective, optimizer, method, sampled, learn_sampling, max_steps, single = options
+def _learn(options, sigma, rate, epsilon, delta, max_steps, args):
+    objective, optimizer, method, sampled, learn_sampling, single = options
     steps = sigma.shape[0]
     fixed = jnp.asarray(rate, jnp.float64)
 

@@ -268,11 +268,13 @@ def epsilon(state: Any, delta: ArrayLike) -> jax.Array:
       epsilon >= 0, 0 before the first step.
 
     Raises:
-      ValueError: for known delta outside (0, 1).
+      ValueError: for known delta outside (0, 1). TypeError: for a filter, or no state.
     """
     _checks.check("delta", delta, _checks.OPEN_DELTA)
     if isinstance(state, FixedAccountant):
         return _fixed_epsilon(state, delta)
+    if not isinstance(state, RenyiAccountant):
+        raise TypeError(f"state must be an accountant, not {type(state).__name__}")
     return _x64.evaluate(_epsilon, state._state(), delta, rounding="up", orders=state.orders)
 
 

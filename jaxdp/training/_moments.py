@@ -4,8 +4,8 @@ For an integer order alpha, X = 1 - q + q e^{z/sigma - 1/(2 sigma^2)} and z ~ N(
 
     E_Q[X^alpha] - 1 = sum_{k=2..alpha} C(alpha, k) (1-q)^{alpha-k} q^k (e^{k(k-1)/(2 sigma^2)} - 1)
 
-(Mironov, Talwar & Zhang 2019, section 3.3, less the binomial sum, which is 1): all terms are positive,
-so that nothing cancels however small q is. This is the remove direction; for the
+(Mironov, Talwar & Zhang 2019, section 3.3, less the binomial sum, which is 1): all terms are
+positive, so that nothing cancels however small q is. This is the remove direction; for the
 subsampled Gaussian it is the larger one at every order (their Theorem 5), so it serves for both.
 Other orders > 1 are by quadrature (`jaxdp.renyi`'s).
 """
