@@ -16,25 +16,24 @@ Above. Mass within a cell is spread to its two nodes, keeping its mean. Beyond t
 large) s = -1 moves it back to that node; s = +1 does the same and adds the first moment that is
 lost, E (X - x)_+, to the P-mass at infinity, since (X - c)_+ <= (x - c)_+ + (X - x)_+.
 
-Below. Everything up to a cut is collapsed to its mean (Jensen), where the lattice is anchored, and
-so is each half of every cell beyond it. Let C be the curve of that collapsed law (s = +1, its mass
-and mean kept). The law below is given by a convex piecewise linear phi <= C with kinks on the
-lattice: going up, E_k = C(x_k) - phi(x_k) with E_0 = 0, the next slope is -(S_{k+1} + g_k), where
-S_{k+1} is the mass above x_{k+1} and g_k the part of the cell's mass m_k that goes to its right
-node. phi stays below C on the cell and, with slope <= -S_{k+1}, beyond it, iff g_k >= 0 and, at the
-two half means u (measured from x_k), g_k u >= E[min(X - x_k, u); cell] - E_k. The least such g_k
-leaves phi convex: by the same condition one cell earlier, continuing with that cell's slope would
-stay below C, so g_k <= m_k + g_{k-1}. Any g_k in between will do, and the one that leaves E as large
-as the cell's sag keeps the pattern from alternating between nodes (which would double the loss).
-Node k gets m_k - g_k + g_{k-1} >= 0: a sum of local masses, relatively accurate in both tails. So
-the mass of the two nodes of a cell is moved together with the mass of its neighbours: mass and mean
-are kept exactly, whatever the law looks like, atoms and cells far wider than it included.
-At the top, s = +1: what lies beyond the last node x moves down to it, and phi is cut at 0, where
-it would become negative (convex still). As (X - c)_+ = (x - c)_+ + (X - x)_+ for c <= x, the first
-moment that this loses may be kept at infinity if the sum's curve is read only up to x: the
-other summands being >= 0, no threshold of this one is larger. s = -1: what lies beyond is dropped, and phi(c) - (mean -
-c mass), the curve of -X, is compared from the other side, where E_0 = 0. The recursion's rounding
-is local and relative: (1 - 2^-38) covers it.
+Below. Everything up to a cut is collapsed to its mean (Jensen), where the lattice is anchored (and
+the cut put about one step above), and so is each half of every cell beyond it. Mass beyond the last
+node x moves down to it (s = +1) or is dropped (s = -1). Let C be the curve of what is left. The
+law below is given by a convex piecewise linear phi <= C with kinks on the lattice, going down in
+Y from the top node, where phi = C. With E = C - phi at a node, C's mass beyond the next node S, m
+the cell's mass, the slope -(whole mass - S - m + ...) is best told by g, the part of m that goes
+to the next node: phi stays below C on the cell and, extended, below it, iff g >= 0 and, at the
+half means' distances u from the node, g u >= E[min(distance, u); cell] - E; then E' = E - E[distance;
+cell] + g width. The least such g leaves phi convex: by the same condition one cell earlier, going
+on with that cell's slope would stay below C, so g <= m + (the g before). Any g in between
+will do, and the one that leaves E as large as the cell's sag keeps the pattern from alternating
+between nodes (which would double the loss). A node gets m - g + (the g before) >= 0: a sum of local
+masses, relatively accurate in both tails. At the bottom what remains of E is lost from the mean,
+which goes down; an atom there (s = +1) joins the last cell as a third point, and repays it.
+The recursion's rounding is local and relative: (1 - 2^-38) covers it.
+With s = +1, as (X - c)_+ = (x - c)_+ + (X - x)_+ for c <= x, the first moment lost at the top may be
+kept at infinity if the sum's curve is read only up to x: the other summands being >= 0, no
+threshold of this one is larger.
 
 Thresholds log x are rounded, by a relative 2^-52 (1 + |log x|) in x: `_average` reads its curve
 with a shift that covers it.
@@ -55,7 +54,7 @@ _ULP = 2.0**-52
 _MASS_ULPS = 20.0  # of `Term.masses`, and the quotient and exponentials of the two
 _NUDGE = 1e-13
 _SCAN_ALLOWANCE = 2.0**-38
-_CUT = 0.75  # of a lattice step: what the law below collapses at its low end, at least
+_CUTS = 4
 
 
 class Lattice(NamedTuple):
@@ -151,33 +150,59 @@ def upper(
 
 
 class _Cell(NamedTuple):
-    """Half masses and means (from the left node), width, and the sag wanted at the right node."""
+    """A cell as the recursion meets it, offsets measured from the node that it comes from."""
 
-    mass: tuple[jax.Array, jax.Array]
-    mean: tuple[jax.Array, jax.Array]
+    mass: tuple[jax.Array, jax.Array, jax.Array]
+    offset: tuple[jax.Array, jax.Array, jax.Array]
     width: jax.Array
     sag: jax.Array
 
 
-def _share(cells: _Cell, atom: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """g_k of every cell, and E_k at its left node."""
+def _share(cells: _Cell, start: jax.Array) -> jax.Array:
+    """g_k of every cell, in the order of the recursion, `start` being the mass at its first node."""
 
     def step(carry: tuple[jax.Array, jax.Array], cell: _Cell):
         gap, before = carry
-        a, b = cell.mass
-        first = a * cell.mean[0] + b * cell.mean[1]
+        first = sum(m * u for m, u in zip(cell.mass, cell.offset, strict=True))
+        whole = sum(cell.mass)
         some = cell.width > 0.0
         least = jnp.float64(0.0)
-        for z, inner in ((cell.mean[0], (a + b) * cell.mean[0]), (cell.mean[1], first)):
+        for z in cell.offset:
+            inner = sum(
+                m * jnp.minimum(u, z) for m, u in zip(cell.mass, cell.offset, strict=True)
+            )
             secant = jnp.where(z > 0.0, inner - gap, 0.0) / jnp.where(z > 0.0, z, 1.0)
             least = jnp.maximum(least, secant)
         wanted = (cell.sag + first - gap) / jnp.where(some, cell.width, 1.0)
-        moved = jnp.minimum(jnp.maximum(least, wanted), a + b + before)
+        moved = jnp.minimum(jnp.maximum(least, wanted), whole + before)
         moved = jnp.where(some, moved, before)
-        return (jnp.where(some, gap - first + moved * cell.width, gap), moved), (moved, gap)
+        return (jnp.where(some, gap - first + moved * cell.width, gap), moved), moved
 
-    _, out = lax.scan(step, (jnp.float64(0.0), atom), cells, unroll=4)
-    return out
+    return lax.scan(step, (jnp.float64(0.0), start), cells, unroll=4)[1]
+
+
+def _anchor(
+    term: Term, cut: jax.Array, spacing: jax.Array, s: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Where to cut, the mass up to there, and its mean: about one lattice step below the cut."""
+    low, high = support(term)
+    highest = jnp.maximum(high, low)
+    cut = jnp.minimum(jnp.maximum(cut, low + 0.5 * spacing), highest)
+    revealed = _exp(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 - 2.0**-50)
+
+    def collapse(cut: jax.Array) -> tuple[jax.Array, jax.Array]:
+        mass, mean, error = (x[0] for x in _cells(term, jnp.zeros((1,)), cut[None], -1))
+        atom = mass + revealed
+        some = atom > 0.0
+        mean = mass * (mean - s * error) / jnp.where(some, atom, 1.0)
+        return atom, jnp.where(some, jnp.clip(mean, 0.0, cut) * (1.0 - s * _NUDGE), cut)
+
+    def further(_, cut: jax.Array) -> jax.Array:
+        anchor = lax.stop_gradient(collapse(cut)[1])
+        return jnp.minimum(jnp.maximum(cut, anchor + spacing), highest)
+
+    cut = lax.fori_loop(0, _CUTS, further, cut)
+    return cut, *collapse(cut)
 
 
 def lower(
@@ -189,15 +214,9 @@ def lower(
     ladder: jax.Array,
     s: int,
 ) -> StepLaw:
-    """The law below, as the module's docstring has it; what is below `cut` is collapsed."""
-    low, high = support(term)
-    cut = jnp.minimum(jnp.maximum(cut, low + _CUT * spacing), jnp.maximum(high, low))
-    revealed = _exp(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 - 2.0**-50)
-    mass, mean, error = (x[0] for x in _cells(term, jnp.zeros((1,)), cut[None], -1))
-    atom = mass + revealed
-    some = atom > 0.0
-    anchor = mass * (mean - s * error) / jnp.where(some, atom, 1.0)
-    anchor = jnp.where(some, jnp.clip(anchor, 0.0, cut) * (1.0 - s * _NUDGE), cut)
+    """The law below, as the module's docstring has it; what is below `cut`, at least, collapses."""
+    cut, atom, anchor = _anchor(term, cut, spacing, s)
+    high = support(term)[1]
     lattice = _lattice(anchor, high * (1.0 - s * _NUDGE), largest, spacing, middle)
     positions = jnp.clip(lattice.middle + ladder, 0.0, lattice.top)
     nodes = lattice.anchor + lattice.spacing * positions
@@ -208,29 +227,38 @@ def lower(
     mass, mean, error = _cells(term, edges[:-1], edges[1:], -1)
     least, most = jnp.maximum(edges[:-1] - base, 0.0), jnp.repeat(width, 2)
     offset = jnp.clip(mean - s * error - base, least, most)
-    offset = jnp.where(mass > 0.0, offset, 0.0)
-    a, b = mass[::2], mass[1::2]
-    cell = a + b
-    sag = 0.125 * cell * width
+    (a, b), (u, v) = (mass[::2], mass[1::2]), (offset[::2], offset[1::2])
+    whole = a + b
+    sag = 0.125 * whole * width
     zero = jnp.zeros((1,))
-    sag = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
-    moved, gap = _share(_Cell((a, b), (offset[::2], offset[1::2]), width, sag), atom)
-    before = jnp.concatenate([atom[None], moved[:-1]])
-    weights = jnp.concatenate([cell - moved + before, moved[-1:]])
-    tau = jnp.float64(0.0)
-    if s > 0:
-        top, above, error = _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1)
-        tau = jnp.sum(top * jnp.maximum(above - error - nodes[-1:], 0.0)) * (1.0 - 2.0**-48)
-        survival = jnp.concatenate([jnp.cumsum(cell[::-1])[::-1][1:], zero]) + top
-        whole = survival + moved
-        first = a * offset[::2] + b * offset[1::2]
-        room = jnp.maximum(jnp.cumsum((survival * width + first)[::-1])[::-1] - gap, 0.0)
-        some = width > 0.0
-        slope = jnp.where(some, jnp.minimum(whole, room / jnp.where(some, width, 1.0)), whole)
-        slope = lax.cummin(slope)
-        near = slope < whole
-        near |= jnp.concatenate([near[1:], jnp.ones((1,), bool)])
-        steps = jnp.concatenate([slope[:-1] - slope[1:], slope[-1:]])
-        weights = jnp.concatenate([weights[:1], jnp.where(near, steps, weights[1:])])
+    if s < 0:
+        sag = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
+        none = jnp.zeros_like(a)
+        cells = _Cell((a, b, none), (_where(a, u), _where(b, v), none), width, sag)
+        moved = _share(cells, atom)
+        weights = _nodes(whole, moved, atom)
+        tau = jnp.float64(0.0)
+    else:
+        top, above, error = (
+            x[0] for x in _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1)
+        )
+        tau = top * jnp.maximum(above - error - nodes[-1], 0.0) * (1.0 - 2.0**-48)
+        sag = jnp.maximum(sag, jnp.concatenate([zero, sag[:-1]]))
+        last = jnp.where((nodes[:-1] <= nodes[0]) & (width > 0.0), atom, 0.0)
+        offsets = _where(b, width - v), _where(a, width - u), _where(last, width)
+        cells = _Cell((b, a, last), offsets, width, sag)
+        cells = jax.tree.map(lambda x: x[::-1], cells)
+        moved = _share(cells, top)
+        weights = _nodes((whole + last)[::-1], moved, top)[::-1]
     weights = jnp.maximum(weights, 0.0) * (1.0 - _SCAN_ALLOWANCE)
     return StepLaw(lattice, positions, weights, tau)
+
+
+def _where(mass: jax.Array, offset: jax.Array) -> jax.Array:
+    return jnp.where(mass > 0.0, offset, 0.0)
+
+
+def _nodes(mass: jax.Array, moved: jax.Array, start: jax.Array) -> jax.Array:
+    """Node masses in the order of the recursion."""
+    before = jnp.concatenate([start[None], moved[:-1]])
+    return jnp.concatenate([mass - moved + before, moved[-1:]])

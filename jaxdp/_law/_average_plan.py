@@ -36,7 +36,7 @@ _TOP = 1e-4
 _WINDOW = 3e-5
 # The coarse transforms that find where to look.
 _SIZE = 2048
-_ROUNDS = 3
+_ROUNDS = 4
 _ROOM = 1.1
 _IGNORED = 1e-9
 
