@@ -40,7 +40,7 @@ def gdl_decay(epsilon: ArrayLike, beta: ArrayLike, sensitivity: ArrayLike = 1) -
       >>> a = calibrate.gdl_decay(1.0, beta=0.7, sensitivity=2)
       >>> noise = jaxdp.GeneralizedDiscreteLaplace(0.7, a, 2)
       >>> round(float(a), 6), 0.999 < float(jaxdp.epsilon(noise, 0.0)) <= 1.000001
-      (0.317868, True)
+      (0.294336, True)
     """
     _checks.check("epsilon", epsilon, _checks.POSITIVE)
     floor = gdl_epsilon_floor(beta, sensitivity)

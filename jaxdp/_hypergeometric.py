@@ -15,7 +15,8 @@ z = e^{-2a} and q = e^{-a}:
                        J(k+1/2, b-k-1, tanh^2(a/2), b+k).
 
 Both ends of J fall at least like e^{-|v|/2}; the trapezoidal rule on a sinh-stretched grid around
-its peak reaches 1e-13 also as a -> 0, where the power series needs 20/a terms.
+its peak reaches 2e-14 from a = 1e-9 on and 1e-12 at a = 1e-12 (relative to 1 + |log F|), where the
+power series needs 20/a terms.
 """
 
 import jax
@@ -24,9 +25,10 @@ import jax.numpy as jnp
 from jaxdp import _special
 from jaxdp._special_gamma import log_gamma, log_gamma_ratio
 
-_NODES = 96
+_NODES = 160
 _DROP = 42.0  # the integrand is followed until it has fallen by e^-42
 _HALVINGS = 14
+_PLATEAU = 0.35
 
 
 def log_gdl_hypergeometric(beta: jax.Array, k: jax.Array, a: jax.Array) -> jax.Array:
@@ -57,10 +59,13 @@ def _log_function(b, k, a):
     q = jnp.exp(-a)
     euler = k >= b - 0.5
     k_euler, k_laplace = jnp.where(euler, k, b), jnp.where(euler, 0.0, k)
+    ratios = log_gamma_ratio(
+        jnp.stack([k_euler + 1.0 - b, k_laplace + 0.5]), jnp.stack([b, jnp.full_like(b, 0.5)])
+    )
     front = jnp.where(
         euler,
-        log_gamma_ratio(k_euler + 1.0 - b, b) - log_gamma(b) - b * log_1mz,
-        log_gamma_ratio(k_laplace + 0.5, 0.5)
+        ratios[0] - log_gamma(b) - b * log_1mz,
+        ratios[1]
         - 0.5 * jnp.log(jnp.pi)
         + 2.0 * k_laplace * jnp.log(2.0 / (1.0 + q))
         + (1.0 - 2.0 * b) * jnp.log(-jnp.expm1(-a))
@@ -84,7 +89,8 @@ def _log_integral(rise, power, c, fall):
     """log J(rise, power, c, fall); the grid is frozen, the integrand differentiable."""
     frozen = jax.lax.stop_gradient((rise, power, c, fall))
     peak, left, right = _window(*frozen)
-    core = jnp.minimum((left + right) / 8.0, 4.0)
+    # both bends, at v = 0 and -log c, must lie where the stretched grid is fine
+    core = jnp.maximum(jnp.minimum((left + right) / 8.0, 4.0), _PLATEAU * jnp.abs(jnp.log(c)))
     low, high = -jnp.arcsinh(left / core), jnp.arcsinh(right / core)
     step = (high - low) / (_NODES - 1)
     grow = jnp.exp(low[..., None] + step[..., None] * jnp.arange(_NODES, dtype=jnp.float64))

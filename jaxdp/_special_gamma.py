@@ -100,13 +100,18 @@ def negative_binomial_log_pmf(k: jax.Array, r: jax.Array, p: jax.Array) -> jax.A
     j = jnp.where(positive, k, 1.0)
     n = r + j
     excess = r * q - j * p  # r - n p = n q - k
+    r_all = jnp.broadcast_to(r, jnp.shape(n))
+    remainders = stirling_remainder(jnp.stack([n, r_all, j]))
+    deviances = deviance(
+        jnp.stack([r_all, j]), jnp.stack([n * p, n * q]), jnp.stack([excess, -excess])
+    )
     log_pmf = (
         0.5 * (jnp.log(r / n) - jnp.log(j))
         - _special.LOG_SQRT_2PI
-        + stirling_remainder(n)
-        - stirling_remainder(r)
-        - stirling_remainder(j)
-        - deviance(r, n * p, excess)
-        - deviance(j, n * q, -excess)
+        + remainders[0]
+        - remainders[1]
+        - remainders[2]
+        - deviances[0]
+        - deviances[1]
     )
     return jnp.where(positive, log_pmf, r * jnp.log1p(-q))

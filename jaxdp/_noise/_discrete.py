@@ -1,5 +1,6 @@
 """Symmetric integer noise: discrete Gaussian, Skellam, discrete Laplace and its generalisation."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -22,6 +23,7 @@ from jaxdp._noise._lattice import (
     symmetric_nodes,
     tilted_nodes,
 )
+from jaxdp._noise._sums import product_up, rounded_up
 from jaxdp._special_bessel import log_bessel_i, log_bessel_i_ratio
 from jaxdp._special_gamma import log_gamma, log_gamma_ratio
 
@@ -199,6 +201,10 @@ class DiscreteLaplace(SymmetricLattice):
     def _tail(self) -> tuple[jax.Array, jax.Array]:
         return jnp.exp(-self.a), self.a * self.sensitivity
 
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        highest = product_up(self.a, self.sensitivity)
+        return -highest, highest
+
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
         return discrete_laplace_log_hockey_stick(epsilon, self.a, self.sensitivity, slack)
 
@@ -250,19 +256,38 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
     def _shape(self, j: jax.Array) -> jax.Array:
         """log f(j) + a j up to a constant."""
         beta, a = jnp.asarray(self.beta), jnp.asarray(self.a)
-        return log_gamma_ratio(j + 1.0, beta - 1.0) + log_gdl_hypergeometric(beta, j, a)
+        # Gamma(j + beta)/Gamma(j + 1), accurate also where j + beta is small
+        front = log_gamma_ratio(j + 1.0, beta) - jnp.log(j + beta)
+        return front + log_gdl_hypergeometric(beta, j, a)
+
+    def _scale(self) -> jax.Array:
+        beta = jnp.asarray(self.beta)
+        return 2.0 * beta * _special.log1mexp(-self.a) - log_gamma(beta)
 
     def _log_pmf(self, k: jax.Array) -> jax.Array:
-        scale = 2.0 * self.beta * _special.log1mexp(-self.a) - log_gamma(jnp.asarray(self.beta))
-        return scale - self.a * k + self._shape(k)
+        return self._scale() - self.a * k + self._shape(k)
 
     def _loss(self, k: jax.Array) -> jax.Array:
         near, far = jnp.abs(k - self.sensitivity), jnp.abs(k)
         shapes = self._shape(jnp.stack([near, far]))
         return self.a * (far - near) + (shapes[0] - shapes[1])
 
+    def _log_pmf_and_loss(self, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        near, far = jnp.abs(k - self.sensitivity), jnp.abs(k)
+        shapes = self._shape(jnp.stack([near, far]))
+        loss = self.a * (far - near) + (shapes[0] - shapes[1])
+        return self._scale() - self.a * near + shapes[0], loss
+
     def _loss_error(self, epsilon: jax.Array) -> jax.Array:
         return 32.0 + 16.0 * epsilon
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        """The loss at Delta falls with a: where that is tiny, the one at 1e-12 bounds it."""
+        a = jnp.maximum(self.a, 1e-12)
+        at_peak = dataclasses.replace(self, a=a)._loss(1.0 * self.sensitivity)
+        at_peak = rounded_up(at_peak) + jnp.where(a < 1e-9, 1e-11, 0.0)
+        highest = jnp.where(self._log_concave(), product_up(self.a, self.sensitivity), at_peak)
+        return -highest, highest
 
     def _log_concave(self) -> jax.Array:
         return jnp.asarray(self.beta >= 1.0)

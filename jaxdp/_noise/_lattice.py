@@ -65,6 +65,10 @@ class SymmetricLattice(LatticeNoise):
     def _loss(self, k: jax.Array) -> jax.Array:
         """log f(k - Delta) - log f(k)."""
 
+    def _log_pmf_and_loss(self, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """log f(k - Delta) and the loss at k."""
+        return self._log_pmf(jnp.abs(k - self.sensitivity)), self._loss(k)
+
     @abc.abstractmethod
     def _log_concave(self) -> jax.Array | bool:
         """Whether f is log-concave (the loss is monotone); True if for every parameter value."""
@@ -104,46 +108,46 @@ def symmetric_log_hockey_stick(m: SymmetricLattice, epsilon: jax.Array, slack: f
 
 
 def _upper_half(m, epsilon, slack):
-    shift = 1.0 * m.sensitivity
+    frozen = jax.lax.stop_gradient(m)  # where to sum carries no gradient
+    shift = 1.0 * frozen.sensitivity
     concave = m._log_concave()
     ratio_limit, loss_limit = m._tail()
-    at_peak = m._loss(shift)
-    highest = jnp.where(concave, loss_limit, at_peak)
     if slack:
         epsilon = epsilon - slack * m._loss_error(epsilon)
-    peak_in = at_peak > epsilon
-    start, stop = _positive_range(m, epsilon, shift, peak_in)
+    start, stop = _positive_range(frozen, jax.lax.stop_gradient(epsilon), shift)
     stop = jnp.where(concave | (epsilon < loss_limit), shift + FAR, stop)
     tail_start = jnp.maximum(start, shift)
-    reach = falls_below(m._log_pmf, tail_start - shift, DROP)  # first distance left out
+    reach = falls_below(frozen._log_pmf, tail_start - shift, DROP)  # first distance left out
     steps, weights = ray(jnp.minimum(reach + shift, stop) - tail_start)
     back, back_weights = ray(jnp.minimum(shift - start, reach))
     k = jnp.concatenate([tail_start + steps, shift - 1.0 - back])
     weights = jnp.concatenate([weights, back_weights])
-    distance = jnp.concatenate([jnp.abs(k - shift), jnp.stack([reach, reach + 1.0])])
-    log_mass = m._log_pmf(distance)
-    gap = epsilon - m._loss(k)
+    others = jnp.stack([shift + reach, shift + reach + 1.0, shift])
+    log_mass, loss = m._log_pmf_and_loss(jnp.concatenate([k, others]))
+    gap = epsilon - loss[:-3]
     inside = (gap < 0.0) & (weights > -jnp.inf)
-    terms = log_mass[:-2] + weights + _special.log1mexp(jnp.where(inside, gap, -1.0))
+    terms = log_mass[:-3] + weights + _special.log1mexp(jnp.where(inside, gap, -1.0))
     value = _special.logsumexp(jnp.where(inside, terms, -jnp.inf))
-    empty = (epsilon >= highest) | ~(concave | peak_in)
     if slack > 0:
-        tail = log_geometric_tail(log_mass[-2], log_mass[-1], ratio_limit)
+        tail = log_geometric_tail(log_mass[-3], log_mass[-2], ratio_limit)
         value = jnp.logaddexp(value, tail + _special.LOG_2)
     value = certified(value, slack)
-    return jnp.where(empty, -jnp.inf, jnp.minimum(value, 0.0))
+    highest = jnp.where(concave, loss_limit, loss[-1])
+    return jnp.where(epsilon >= highest, -jnp.inf, jnp.minimum(value, 0.0))
 
 
-def _positive_range(m, epsilon, shift, peak_in):
+def _positive_range(m, epsilon, shift):
     """The first k > Delta/2 whose loss exceeds epsilon, and the first k > Delta where it does not.
 
-    Both searches run together; the second is void where the loss is known to be monotone.
+    Where f is log-concave the loss is monotone: the second is void. Elsewhere it peaks at Delta,
+    which is returned as the first even if the loss exceeds epsilon nowhere.
     """
-    low = jnp.stack([jnp.where(peak_in, jnp.floor(0.5 * shift), shift), shift])
-    high = jnp.stack([jnp.where(peak_in, shift, shift + FAR), shift + FAR])
+    middle, far = jnp.floor(0.5 * shift), shift + FAR
     if m._log_concave() is True:
-        return first_true(lambda k: m._loss(k) > epsilon, low[0], high[0]), high[1]
+        return first_true(lambda k: m._loss(k) > epsilon, middle, far), far
     up = jnp.asarray([[True], [False]])
+    low = jnp.stack([middle, shift])
+    high = jnp.stack([jnp.where(m._log_concave(), far, shift), far])
     start, stop = first_true(lambda k: (m._loss(k) > epsilon) == up, low, high)
     return start, stop
 
@@ -154,20 +158,27 @@ def symmetric_nodes(m: SymmetricLattice) -> tuple[jax.Array, jax.Array]:
     The tail beyond the window carries the largest loss, which bounds its moments from above.
     """
     shift = 1.0 * m.sensitivity
-    reach = falls_below(m._log_pmf, jnp.zeros_like(shift), WIDE_DROP)
+    frozen = jax.lax.stop_gradient(m)
+    reach = falls_below(frozen._log_pmf, jnp.zeros_like(shift), WIDE_DROP)
     middle = jnp.floor(0.5 * shift)
     k, w = ray(reach)
     inner_k, inner_w = ray(jnp.minimum(middle, reach))
     outer_k, outer_w = ray(jnp.minimum(shift - 1.0 - middle, reach))
-    nodes = jnp.concatenate([-k, 1.0 + inner_k, shift - 1.0 - outer_k, shift + k])
-    log_weights = jnp.concatenate([w, inner_w, outer_w, w]) + m._log_pmf(jnp.abs(nodes))
-    ratio_limit, _ = m._tail()
     end = shift + reach
-    tail = log_geometric_tail(m._log_pmf(end), m._log_pmf(end + 1.0), ratio_limit)
+    right, inner = shift + k, jnp.concatenate([1.0 + inner_k, shift - 1.0 - outer_k])
+    log_p, loss = m._log_pmf_and_loss(jnp.concatenate([right, inner, jnp.stack([end, end + 1.0])]))
+    log_q = log_p - loss
+    ratio_limit, _ = m._tail()
+    tail = log_geometric_tail(log_q[-2], log_q[-1], ratio_limit)
     _, highest = m._loss_range()
-    used = log_weights > -jnp.inf
-    loss = jnp.where(used, m._loss(jnp.where(used, nodes, 0.0)), 0.0)
-    return jnp.append(loss, highest), jnp.append(log_weights, tail)
+    # the mirror -k of shift + k has the loss negated and the Q-mass f(k) = P-mass there
+    losses = jnp.concatenate([-loss[: k.size], loss[:-2]])
+    log_weights = jnp.concatenate([log_p[: k.size], log_q[:-2]])
+    weights = jnp.concatenate([w, w, inner_w, outer_w])
+    used = weights > -jnp.inf
+    losses = jnp.where(used, losses, 0.0)
+    log_weights = jnp.where(used, log_weights + weights, -jnp.inf)
+    return jnp.append(losses, highest), jnp.append(log_weights, tail)
 
 
 def tilted_nodes(m: SymmetricLattice, s: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -178,12 +189,14 @@ def tilted_nodes(m: SymmetricLattice, s: jax.Array) -> tuple[jax.Array, jax.Arra
     order = jax.lax.stop_gradient(s)
     zero = jnp.zeros_like(order)
 
+    frozen = jax.lax.stop_gradient(m)
+
     def tilted(k):
-        return m._log_pmf(jnp.abs(k)) + order * m._loss(k)
+        return frozen._log_pmf(jnp.abs(k)) + order * frozen._loss(k)
 
     peak = first_true(lambda k: tilted(k + 1.0) <= tilted(k), zero - 1.0, FAR)
     right = falls_below(tilted, peak, DROP + 20.0)
-    left = falls_below(m._log_pmf, zero, DROP + 20.0)
+    left = falls_below(frozen._log_pmf, zero, DROP + 20.0)
     k, w = panel(-left, right, 1536)
     return m._loss(k), w + m._log_pmf(jnp.abs(k))
 
@@ -199,8 +212,8 @@ def symmetric_log_masses(m: SymmetricLattice, lo: jax.Array, hi: jax.Array):
     half = _atoms.ATOMS // 2
     centre = jnp.floor(0.5 * shift)
     k = centre - half + 2.0 + jnp.arange(_atoms.ATOMS - 2, dtype=jnp.float64)
-    loss, log_q = m._loss(k), m._log_pmf(jnp.abs(k))
-    log_p = m._log_pmf(jnp.abs(k - shift))
+    log_p, loss = m._log_pmf_and_loss(k)
+    log_q = log_p - loss
     ratio_limit, _ = m._tail()
     _, highest = m._loss_range()
 

@@ -10,7 +10,15 @@ from jaxdp import _checks, _divergences, _special
 from jaxdp._mechanisms import Direction, mechanism
 from jaxdp._noise import _atoms, _samplers
 from jaxdp._noise._lattice import DROP, INTEGER, WIDE_DROP, LatticeNoise
-from jaxdp._noise._sums import FAR, certified, falls_below, first_true, log_geometric_tail, ray
+from jaxdp._noise._sums import (
+    FAR,
+    certified,
+    falls_below,
+    first_true,
+    log_geometric_tail,
+    ray,
+    rounded_up,
+)
 from jaxdp._special_gamma import log_gamma_ratio, negative_binomial_log_pmf
 
 _OPEN = _checks.Domain("in (0, 1)", lambda x: (x > 0) & (x < 1))
@@ -58,8 +66,8 @@ class NegativeBinomial(LatticeNoise):
     def _loss(self, k: jax.Array) -> jax.Array:
         """log f(k - Delta) - log f(k) for k >= Delta."""
         j, shift = k - self.sensitivity, 1.0 * self.sensitivity
-        ratio = log_gamma_ratio(j + 1.0, shift) - log_gamma_ratio(j + self.r, shift)
-        return ratio + self._loss_limit()
+        ratios = log_gamma_ratio(jnp.stack([j + 1.0, j + self.r]), shift)
+        return (ratios[0] - ratios[1]) + self._loss_limit()
 
     def _loss_limit(self) -> jax.Array:
         return -self.sensitivity * jnp.log1p(-self.p)
@@ -70,13 +78,16 @@ class NegativeBinomial(LatticeNoise):
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         first = self._loss(1.0 * self.sensitivity)
         limit = self._loss_limit()
-        return jnp.minimum(first, limit), jnp.maximum(first, limit)
+        rising = jnp.asarray(self.r) >= 1.0
+        ulps = 2.0**-50
+        low = jnp.where(rising, -rounded_up(-first), limit * (1.0 - ulps))
+        return low, jnp.where(rising, limit * (1.0 + ulps), rounded_up(first))
 
     def _log_failure(self, direction: Direction) -> jax.Array:
         if direction == "remove":
             return jnp.asarray(-jnp.inf)
         zero = jnp.zeros_like(1.0 * self.sensitivity)
-        return _window_sum(self, self._log_pmf, zero, self.sensitivity - 1.0, 0.0)
+        return _window_sum(self, zero, self.sensitivity - 1.0, 0.0)
 
     def _symmetric(self) -> bool:
         return False
@@ -120,34 +131,44 @@ class NegativeBinomial(LatticeNoise):
         return _samplers.negative_binomial(key, shape, dtype, self.r, (1.0 - p) / p)
 
 
-def _window_sum(m, log_terms, low, high, slack, log_envelope=None, offset=0.0):
-    """log of sum_{k=low}^{high} e^{log_terms(k)}, terms below the unimodal e^log_envelope(k).
+def _window_sum(m, low, high, slack, offset=0.0, log_factor=None):
+    """log of sum_{k=low}^{high} f(k - offset) e^{log_factor(k)}, log_factor <= 0.
 
-    The window keeps what is within e^-60 of the envelope's largest value; with slack > 0 the
-    rest is bounded and added: on the right by a geometric tail, on the left by (first - low)
-    times its largest value.
+    The window keeps what is within e^-60 of the largest f; with slack > 0 the rest is bounded and
+    added: on the right by a geometric tail, on the left by (first - low) times its largest value.
     """
-    envelope = m._log_pmf if log_envelope is None else log_envelope
+    frozen = jax.lax.stop_gradient(m)
     low, high = jax.lax.stop_gradient((1.0 * low, 1.0 * high))
-    top = jnp.clip(m._mode() + offset, low, high)
-    level = jax.lax.stop_gradient(envelope(top)) - DROP
-    first = first_true(lambda k: envelope(k) >= level, low - 1.0, top)
-    end = jnp.minimum(falls_below(envelope, top, DROP), high + 1.0)
+    top = jnp.clip(frozen._mode() + offset, low, high)
+
+    def border(k):  # row 0: high enough from here on; row 1: not any more
+        values = frozen._log_pmf(jnp.append(k, top) - offset)
+        fallen = values[:-1].reshape(k.shape) < values[-1] - DROP
+        return fallen == jnp.asarray([[False], [True]])
+
+    ends = jnp.stack([low - 1.0, top]), jnp.stack([top, top + FAR])
+    first, end = first_true(border, *ends)
+    end = jnp.minimum(end, high + 1.0)
     steps, log_weights = ray(end - first)
     used = log_weights > -jnp.inf
-    terms = log_terms(jnp.where(used, first + steps, top)) + log_weights
+    k = jnp.where(used, first + steps, top)
+    log_f = m._log_pmf(jnp.concatenate([k, jnp.stack([end, end + 1.0, top])]) - offset)
+    terms = log_f[:-3] + log_weights
+    if log_factor is not None:
+        terms = terms + log_factor(k)
     value = _special.logsumexp(jnp.where(used, terms, -jnp.inf))
     if slack > 0:
-        tail = log_geometric_tail(envelope(end), envelope(end + 1.0), 1.0 - m.p)
+        tail = log_geometric_tail(log_f[-3], log_f[-2], 1.0 - m.p)
         tail = jnp.where(end > high, -jnp.inf, tail)
-        left = _divergences.log_positive(first - low) + level
+        left = _divergences.log_positive(first - low) + log_f[-1] - DROP
         value = _special.logsumexp(jnp.stack([value, tail, left]))
     return jnp.where(high >= low, certified(value, slack), -jnp.inf)
 
 
 def _log_hockey_stick(m, epsilon, direction, slack):
     """The terms are positive on one interval, whose end the monotone loss decides."""
-    shift = 1.0 * m.sensitivity
+    frozen = jax.lax.stop_gradient(m)
+    shift = 1.0 * frozen.sensitivity
     if slack:
         epsilon = epsilon - slack * (32.0 + 16.0 * jnp.abs(epsilon) + 16.0 * shift)
     rising = jnp.asarray(m.r) >= 1.0  # the loss increases in k to its limit, else it decreases
@@ -155,34 +176,31 @@ def _log_hockey_stick(m, epsilon, direction, slack):
     target = epsilon if remove else -epsilon
     sign = 1.0 if remove else -1.0
 
-    def positive(k):  # whether the term at k >= Delta counts
-        return sign * (m._loss(k) - target) > 0.0
-
-    limit_in = sign * (m._loss_limit() - target) > 0.0
-    # the set is an up-set (from some k on) or a down-set of [Delta, inf)
+    # the k >= Delta of positive terms are an up-set (from some k on) or a down-set
     upward = rising if remove else ~rising
-    first = jnp.where(positive(shift), shift, first_true(lambda k: positive(k), shift, shift + FAR))
-    last = first_true(lambda k: ~positive(k), shift, shift + FAR) - 1.0
-    low = jnp.where(upward, first, shift)
-    high = jnp.where(upward | limit_in, shift + FAR, jnp.where(positive(shift), last, shift - 1.0))
-    high = jnp.where(upward & ~limit_in & ~positive(shift), shift - 1.0, high)
-    centre = shift if remove else 0.0
+    frozen_target = jax.lax.stop_gradient(target)
 
-    def log_first(k):
-        return m._log_pmf(k - centre)
+    def changed(k):
+        return (sign * (frozen._loss(k) - frozen_target) > 0.0) == upward
 
-    def log_terms(k):
-        gap = sign * (target - m._loss(k))
-        inside = gap < 0.0
-        value = log_first(k) + _special.log1mexp(jnp.where(inside, gap, -1.0))
-        return jnp.where(inside, value, -jnp.inf)
+    limit_in = sign * (frozen._loss_limit() - frozen_target) > 0.0
+    border = first_true(changed, shift - 1.0, shift + FAR)
+    low = jnp.where(upward, border, shift)
+    high = jnp.where(limit_in, shift + FAR, jnp.where(upward, shift - 1.0, border - 1.0))
+    offset = shift if remove else 0.0
 
-    value = _window_sum(m, log_terms, low, high, slack, log_first, centre)
-    if not remove:
-        zero = jnp.zeros_like(shift)
-        failure = _window_sum(m, m._log_pmf, zero, shift - 1.0, slack)
-        value = jnp.logaddexp(value, failure)
-    return jnp.minimum(value, 0.0)
+    def log_factor(k):  # 0 where the outcome is impossible with the record (only under add)
+        certain = k < shift
+        gap = sign * (target - m._loss(jnp.maximum(k, shift)))
+        inside = (gap < 0.0) & ~certain
+        value = _special.log1mexp(jnp.where(inside, gap, -1.0))
+        return jnp.where(inside, value, jnp.where(certain, 0.0, -jnp.inf))
+
+    if remove:
+        return jnp.minimum(_window_sum(m, low, high, slack, offset, log_factor), 0.0)
+    lows, highs = jnp.stack([jnp.zeros_like(low), low]), jnp.stack([shift - 1.0, high])
+    values = jax.vmap(lambda a, b: _window_sum(m, a, b, slack, 0.0, log_factor))(lows, highs)
+    return jnp.minimum(jnp.logaddexp(values[0], values[1]), 0.0)
 
 
 def _nodes(m):
@@ -191,12 +209,13 @@ def _nodes(m):
     The tail carries the limit of the loss, or where the loss falls (r < 1) the last one: more.
     """
     shift = 1.0 * m.sensitivity
-    top = jnp.maximum(m._mode(), 0.0)
-    level = jax.lax.stop_gradient(m._log_pmf(top)) - WIDE_DROP
+    frozen = jax.lax.stop_gradient(m)
+    top = frozen._mode()
+    level = frozen._log_pmf(top) - WIDE_DROP
     # P lives right of its own left end: both laws are kept from there on
-    first = first_true(lambda k: m._log_pmf(k) >= level, -jnp.ones_like(top), top)
+    first = first_true(lambda k: frozen._log_pmf(k) >= level, -jnp.ones_like(top), top)
     start = jnp.maximum(first, shift)
-    end = falls_below(m._log_pmf, jnp.maximum(top, start), WIDE_DROP) + shift
+    end = falls_below(frozen._log_pmf, jnp.maximum(top, start), WIDE_DROP) + shift
     steps, log_weights = ray(end - start)
     used = log_weights > -jnp.inf
     k = jnp.where(used, start + steps, start)
@@ -208,8 +227,10 @@ def _nodes(m):
 def _log_masses(m, lo, hi):
     """From 8192 atoms around the bulk of both laws; the right tail goes to the largest loss."""
     shift = 1.0 * m.sensitivity
-    level = jax.lax.stop_gradient(m._log_pmf(m._mode())) - DROP
-    first = first_true(lambda k: m._log_pmf(k) >= level, -jnp.ones_like(shift), m._mode())
+    frozen = jax.lax.stop_gradient(m)
+    mode = frozen._mode()
+    level = frozen._log_pmf(mode) - DROP
+    first = first_true(lambda k: frozen._log_pmf(k) >= level, -jnp.ones_like(shift), mode)
     k = jnp.maximum(first, shift) + jnp.arange(_atoms.ATOMS - 2, dtype=jnp.float64)
     _, high = m._loss_range()
 

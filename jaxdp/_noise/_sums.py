@@ -144,7 +144,25 @@ def certified(log_value: jax.Array, slack: float) -> jax.Array:
 
 def rounded_up(loss: jax.Array) -> jax.Array:
     """A largest loss that is a difference of two computed logarithms, above their errors."""
-    return loss + 64.0 * 2.0**-52 * (1.0 + jnp.abs(loss))
+    return loss + 256.0 * 2.0**-52 * (1.0 + jnp.abs(loss))
+
+
+def product_up(a: jax.Array, b: jax.Array) -> jax.Array:
+    """a b rounded up; exact where it is a float64.
+
+    The rounding error of a product is a float64 too (Dekker 1971), from halves of the digits.
+    """
+
+    def halves(x):
+        shifted = 134217729.0 * x  # 2^27 + 1
+        high = shifted - (shifted - x)
+        return high, x - high
+
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = halves(1.0 * a), halves(1.0 * b)
+    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    above = jnp.nextafter(product, jnp.full_like(product, jnp.inf))
+    return product + jax.lax.stop_gradient(jnp.where(error > 0.0, above, product) - product)
 
 
 def log_geometric_tail(log_first: jax.Array, log_second: jax.Array, limit: jax.Array) -> jax.Array:

@@ -132,7 +132,7 @@ def _upper_half(epsilon, beta, x, slack):
     peak = peak_loss(beta, x)
     highest = jnp.where(concave, x, peak)
     peak_in = peak > epsilon
-    before, after = _crossings(epsilon, beta, x)
+    before, after = _crossings(*jax.lax.stop_gradient((epsilon, beta, x)))
     rate = jnp.minimum(2.0 * beta, 1.0)
     width = jnp.maximum(jnp.sqrt(2.0 * beta), 1.0)
     near = _interval(rate, before)
@@ -209,39 +209,73 @@ def log_masses(
 ) -> tuple[jax.Array, jax.Array]:
     """log Q and log P of {lo < L <= hi}, elementwise; the loss is antisymmetric about x/2."""
     lo, hi = jnp.broadcast_arrays(lo, hi)
-    q_right, p_right = _positive_masses(jnp.maximum(lo, 0.0), jnp.maximum(hi, 0.0), beta, x)
-    # {lo < L <= hi} below 0 mirrors {-hi <= L < -lo}, half-open the other way
-    start, end = (jnp.maximum(jnp.nextafter(-e, jnp.full_like(e, -1.0)), 0.0) for e in (hi, lo))
-    p_left, q_left = _positive_masses(start, end, beta, x)
-    return jnp.logaddexp(q_right, q_left), jnp.logaddexp(p_right, p_left)
+    frozen_beta, frozen_x = jax.lax.stop_gradient((beta, x))
+    levels = jnp.abs(jax.lax.stop_gradient(jnp.stack([lo, hi])))
+    first, second = _positions(levels, frozen_beta, frozen_x)
+    zero = 0.5 * frozen_x, jnp.asarray(jnp.inf)  # {L > 0} is y > x/2
+
+    def mass(start, stop, at):
+        """Of {start < L <= stop} for start, stop >= 0 that are ends where at, else 0."""
+        ends = [
+            [jnp.where(there, p[i], z) for p, z in zip((first, second), zero, strict=True)]
+            for i, there in zip((start, stop), at, strict=True)
+        ]
+        (low, top), (low_stop, top_stop) = ends
+        edges = jnp.stack([low, top_stop]), jnp.stack([low_stop, top])
+        moved = jnp.stack([jnp.zeros_like(x), x]).reshape((2, 1) + (1,) * low.ndim)
+        return _special.logsumexp(log_interval(beta, edges[0] - moved, edges[1] - moved), axis=1)
+
+    right = mass(0, 1, (lo > 0.0, hi > 0.0))
+    left = mass(1, 0, (hi < 0.0, lo < 0.0))  # mirrored: P and Q trade places
+    return jnp.logaddexp(right[0], left[1]), jnp.logaddexp(right[1], left[0])
 
 
-def _positive_masses(lo, hi, beta, x):
-    """The same for 0 <= lo <= hi: an interval before x, and where the loss is monotone or falls."""
-    before_lo, after_lo = _positions(lo, beta, x)
-    before_hi, after_hi = _positions(hi, beta, x)
-    parts = []
-    for shift in (0.0, x):
-        first = log_interval(beta, before_lo - shift, before_hi - shift)
-        second = log_interval(beta, after_hi - shift, after_lo - shift)
-        parts.append(jnp.logaddexp(first, second))
-    return parts[0], parts[1]
+_TABLE, _STEPS = 1024, 6
 
 
 def _positions(level, beta, x):
-    """{L > level} = (first, second) for level >= 0: both ends (infinite ones where none)."""
-    shape = level.shape
+    """{L > level} = (x - d, x + e) for level >= 0: its ends, infinite ones where there are none.
+
+    The loss is monotone in the log distance t from x on either side. A table of it brackets every
+    crossing; Newton's method, kept in the bracket, then doubles the digits six times.
+    """
+    far = jnp.stack([jnp.log(0.5 * x), jnp.log(1e9 * (1.0 + x + beta))])
+    after = jnp.asarray([[False], [True]])
+    # nearly uniform in t near the end, then out to -1e6
+    reach = jnp.expm1(jnp.linspace(0.0, np.log(0.3 * _DEEP), _TABLE, dtype=jnp.float64)) / 0.3
+    t = far[:, None] - reach[::-1]
+    table = _losses(beta, x, t, after)[0]
+    concave, top = beta >= 1.0, peak_loss(beta, x)
     flat = jnp.ravel(level)
 
-    concave, top = beta >= 1.0, peak_loss(beta, x)
+    def side(i, falling):
+        losses = table[i]
+        keys = jnp.where(falling, -losses, losses)
+        wanted = jnp.where(falling, -flat, flat)
+        index = jnp.clip(jnp.searchsorted(keys, wanted), 1, _TABLE - 1)
+
+        def excess(t):
+            value = _losses(beta, x, t, jnp.asarray(i == 1))[0] - flat
+            return jnp.where(falling, -value, value)
+
+        def newton(_, state):
+            t, low, high = state
+            value, slope = jax.jvp(excess, (t,), (jnp.ones_like(t),))
+            low, high = jnp.where(value < 0.0, t, low), jnp.where(value < 0.0, high, t)
+            moved = t - value / slope
+            inside = (moved >= low) & (moved <= high)
+            return jnp.where(inside, moved, 0.5 * (low + high)), low, high
+
+        low, high = t[i][index - 1], t[i][index]
+        a, b = keys[index - 1], keys[index]
+        share = jnp.clip((wanted - a) / jnp.where(b > a, b - a, 1.0), 0.0, 1.0)
+        start = (low + share * (high - low), low, high)
+        root = jax.lax.fori_loop(0, _STEPS, newton, start)[0]
+        return jnp.where(wanted > keys[-1], t[i][-1], jnp.where(wanted < keys[0], t[i][0], root))
+
     infinite = jnp.asarray(jnp.inf)
-
-    def one(bound):
-        before, after = _crossings(bound, beta, x)
-        inside, outside = x - jnp.exp(before), x + jnp.exp(after)
-        first = jnp.where(top > bound, inside, jnp.where(concave & (bound < x), outside, infinite))
-        second = jnp.where(concave | (bound < x) | (top <= bound), infinite, outside)
-        return first, second
-
-    first, second = jax.vmap(one)(flat)
-    return first.reshape(shape), second.reshape(shape)
+    inside = x - jnp.exp(side(0, jnp.asarray(True)))
+    outside = x + jnp.exp(side(1, ~concave))
+    first = jnp.where(top > flat, inside, jnp.where(concave & (flat < x), outside, infinite))
+    second = jnp.where(concave | (flat < x) | (top <= flat), infinite, outside)
+    return first.reshape(level.shape), second.reshape(level.shape)
