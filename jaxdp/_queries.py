@@ -222,7 +222,14 @@ def epsilon(
       True
     """
     argument = ("delta", delta, _checks.DELTA)
-    return _query(_epsilon, m, argument, direction, method, "up")
+    known = None if isinstance(delta, jax.core.Tracer) else np.asarray(delta)
+    pure = known is not None and known.dtype.kind in "iuf" and not known.any()
+    return _query(_pure_epsilon if pure else _epsilon, m, argument, direction, method, "up")
+
+
+def _pure_epsilon(m, delta, direction, method):  # no curve to search, no engine to compile
+    _answers.resolve(m, method)
+    return jnp.where(m._in_domain(), _answers.max_loss(m, direction), jnp.nan)
 
 
 def _epsilon(m, delta, direction, method):
