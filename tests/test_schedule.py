@@ -131,7 +131,8 @@ def test_learned_dp_sgd_beats_the_best_constant_noise():
             reached = float(jaxdp.renyi_to_epsilon(rdp, orders, 1e-5).min())
         assert 1.95 < reached <= 2.0  # more orders than the calibration has
     # steps that matter less get more noise
-    assert np.all(np.diff(np.asarray(learned.sigma)) < 1e-3)
+    noise = np.asarray(learned.sigma)
+    assert noise[:5].min() > 1.5 * noise[-5:].max()
 
 
 def test_float32_callers_get_more_noise_and_optimisers_are_free():

@@ -19,7 +19,7 @@ from jaxdp.training import _moments, _words
 DEFAULT_ORDERS: tuple[float, ...] = (
     *(float(a) for a in range(2, 13)),
     *(14.0, 16.0, 18.0, 20.0, 22.0, 25.0, 28.0, 32.0, 36.0, 40.0, 45.0, 50.0, 56.0, 64.0),
-    *(80.0, 96.0, 128.0, 192.0, 256.0, 512.0),
+    *(80.0, 96.0, 128.0, 192.0, 256.0),
 )
 _NUMERICAL = Numerical()
 _BETWEEN = 8  # interpolated orders to an interval
