@@ -1,6 +1,8 @@
 """jaxdp: a JAX-native, differentiable, certified accountant for differential privacy."""
 
+from jaxdp._allocation import Estimate as Estimate
 from jaxdp._allocation import RandomAllocation as RandomAllocation
+from jaxdp._allocation import estimate_delta as estimate_delta
 from jaxdp._amplification import ConstantNoisyIteration as ConstantNoisyIteration
 from jaxdp._amplification import Diffusion as Diffusion
 from jaxdp._amplification import Dobrushin as Dobrushin
@@ -47,7 +49,9 @@ from jaxdp._mechanisms import Repeated as Repeated
 from jaxdp._mechanisms import Schedule as Schedule
 from jaxdp._mechanisms import replace_one as replace_one
 from jaxdp._methods import Analytic as Analytic
+from jaxdp._methods import Decomposition as Decomposition
 from jaxdp._methods import Numerical as Numerical
+from jaxdp._methods import PosteriorSampling as PosteriorSampling
 from jaxdp._methods import Renyi as Renyi
 from jaxdp._noise import DiscreteGaussian as DiscreteGaussian
 from jaxdp._noise import DiscreteLaplace as DiscreteLaplace

@@ -13,8 +13,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _checks, _divergences, _numerical, _roots
+from jaxdp._allocation import _poisson
 from jaxdp._mechanisms import Direction, Mechanism, _curve
-from jaxdp._methods import Analytic, Method, Numerical, Renyi
+from jaxdp._methods import (
+    Analytic,
+    Decomposition,
+    Method,
+    Numerical,
+    PosteriorSampling,
+    Renyi,
+)
 
 Side = Literal[-1, 0, 1]
 _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
@@ -33,6 +41,8 @@ def resolve(m: Mechanism, method: Method | None, two_sided: bool = False) -> Met
     if isinstance(method, Analytic) and not _curve.is_exact(m):
         raise ValueError("method: this mechanism has no closed form, use Numerical() or Renyi()")
     if isinstance(method, Numerical) and not _numerical.has_law(m):
+    if isinstance(method, (Decomposition, PosteriorSampling)):
+        _poisson.check(m, method)
         raise ValueError("method: a Poisson-subsampled composition has no one-step law")
     return method
 
@@ -53,6 +63,9 @@ def log_deltas(
     m: Mechanism,
     epsilon: jax.Array,
     direction: str,
+    if isinstance(method, (Decomposition, PosteriorSampling)):
+        upper = _poisson.log_delta(m, epsilon, d, method)
+        return tuple(upper if side >= 0 else jnp.full_like(upper, -jnp.inf) for side in sides)
     method: Method | None,
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
@@ -138,6 +151,9 @@ def epsilons(
     chosen = resolve(m, method, two_sided=-1 in sides)
     pure = delta == 0.0
     log_target = jnp.log(jnp.where(pure, 0.5, delta))
+    if isinstance(method, (Decomposition, PosteriorSampling)):
+        upper = _poisson.epsilon(m, log_target, d, method)
+        return tuple(upper if side >= 0 else jnp.zeros_like(upper) for side in sides)
     values = _curve.worst(m, direction, lambda d: _epsilon(m, log_target, d, chosen, sides))
     least = max_loss(m, direction)
     inside = m._in_domain() & _checks.DELTA.contains(delta)

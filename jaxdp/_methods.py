@@ -72,13 +72,70 @@ class Numerical:
             raise ValueError(f"grid_size must be a power of two from 256 to 2^22, got {n!r}")
 
 
-Method = Analytic | Renyi | Numerical
+@dataclasses.dataclass(frozen=True)
+class Decomposition:
+    """Random allocation through Poisson subsampling given that the record joins at all.
+
+    An upper bound for k = 1, in both directions (Feldman & Shenfeld 2025, Theorem 4.1, with the add
+    direction that it leaves out): some 1.6 times the epsilon of Poisson subsampling at rate 1/t.
+
+    Args:
+      sampling_probability: the rate of the Poisson scheme, in (0, 1]; None tries several.
+      grid_size: as for Numerical, which computes that scheme.
+
+    Raises:
+      ValueError: for a rate outside (0, 1] or another grid size.
+
+    Example:
+      >>> import jaxdp
+      >>> run = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), 100)
+      >>> bound = jaxdp.delta(run, 1.0, direction="remove", method=jaxdp.Decomposition(0.01))
+      >>> bool(jaxdp.delta_bounds(run, 1.0, direction="remove")[0] < bound < 1e-3)
+      True
+    """
+
+    sampling_probability: float | None = None
+    grid_size: int | None = None
+
+    def __post_init__(self) -> None:
+        Numerical(self.grid_size)
+        if self.sampling_probability is not None:
+            _checks.check("sampling_probability", self.sampling_probability, _checks.RATE)
+            object.__setattr__(self, "sampling_probability", float(self.sampling_probability))
+
+
+@dataclasses.dataclass(frozen=True)
+class PosteriorSampling:
+    """Random allocation as subsampling at posterior rates, which stay close to 1/t.
+
+    An upper bound (Feldman & Shenfeld 2025, Theorem 3.2 and Corollary 3.12, sharpened): Poisson
+    subsampling at a rate (1 + o(1))/t, plus a small delta'. Tight for large t; for small t or
+    little noise it is vacuous: the rate is 1.
+
+    Args:
+      grid_size: as for Numerical, which computes the Poisson scheme.
+
+    Example:
+      >>> import jaxdp
+      >>> run = jaxdp.RandomAllocation(jaxdp.Gaussian(2.0), 10_000)
+      >>> bound = jaxdp.epsilon(run, 1e-6, direction="remove", method=jaxdp.PosteriorSampling())
+      >>> bool(0.01706 < bound < 0.03)
+      True
+    """
+
+    grid_size: int | None = None
+
+    def __post_init__(self) -> None:
+        Numerical(self.grid_size)
+
+
+Method = Analytic | Renyi | Numerical | Decomposition | PosteriorSampling
 
 
 def check_method(method: Method | None) -> None:
     """Raise TypeError unless method is None or a method object."""
     if method is not None and not isinstance(method, Method):
         raise TypeError(
-            "method must be None, jaxdp.Analytic(), jaxdp.Renyi(...) or jaxdp.Numerical(...), "
-            f"got {method!r}"
+            "method must be None, jaxdp.Analytic(), jaxdp.Renyi(...), jaxdp.Numerical(...) or one "
+            f"for RandomAllocation, got {method!r}"
         )

@@ -30,12 +30,18 @@ class Block(Average):
     in s, and averaging lowers it below that of one step.
 
     Attributes:
-      needed: 0 for a block that occurs no times, whose moments are not computed then.
+      needed: 0 for blocks that occur no times, whose moments are not computed then; None for
+        those that surely occur.
     """
 
     mechanism: Mechanism
     num_steps: ArrayLike
-    needed: ArrayLike
+    needed: Any = None
+
+    @property
+    def leftover(self) -> bool:
+        """Whether these are the longer blocks of a split, next to shorter ones."""
+        return self.needed is not None
 
     def _in_domain(self) -> jax.Array:
         return self.mechanism._in_domain() & (self.num_steps >= 1.0)
@@ -49,11 +55,15 @@ class Block(Average):
     ) -> Callable[[jax.Array], jax.Array]:
         if direction == "add":
             return self._interpolated_add_rate() if search else self._add_rate
-        log_moments = jax.lax.cond(
-            self.needed > 0.0,
-            lambda: self._log_moments(largest, _SMALL_ORDERS if search else largest),
-            lambda: jnp.zeros((largest + 1,), jnp.float64),
-        )
+
+        def known() -> jax.Array:
+            return self._log_moments(largest, _SMALL_ORDERS if search else largest)
+
+        if self.needed is None:
+            log_moments = known()
+        else:
+            none = jnp.zeros((largest + 1,), jnp.float64)
+            log_moments = jax.lax.cond(self.needed > 0.0, known, lambda: none)
         return lambda s: self._remove_rate(log_moments, s)
 
     def _log_moments(self, largest: int, small: int) -> jax.Array:
@@ -213,7 +223,7 @@ class RandomAllocation(Composition):
     def _terms(self) -> list[Term]:
         t, k, epochs = self.num_steps, self.num_selected, self.num_epochs
         if len(self.split) < 2:
-            return [Term(Block(self.mechanism, t, 1.0), epochs if self.split else None)]
+            return [Term(Block(self.mechanism, t), epochs if self.split else None)]
         # t = k m + r: r blocks of m + 1 steps and k - r of m. Real t in between: t/k steps each.
         frozen = jax.lax.stop_gradient
         m = jnp.floor(frozen(t) / frozen(k))
@@ -223,7 +233,7 @@ class RandomAllocation(Composition):
         many = jnp.where(uneven, k - rest, k)
         extra = jnp.where(uneven, rest, 0.0)
         return [
-            Term(Block(self.mechanism, jnp.where(uneven, m, t / k), 1.0), many * epochs),
+            Term(Block(self.mechanism, jnp.where(uneven, m, t / k)), many * epochs),
             Term(Block(self.mechanism, m + 1.0, frozen(extra)), extra * epochs),
         ]
 

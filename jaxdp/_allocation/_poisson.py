@@ -1,0 +1,220 @@
+r"""Bounds on random allocation through Poisson subsampling (Feldman & Shenfeld 2025).
+
+Write A for the ratio of one of t steps, P for that of t Poisson-subsampled steps at rate lam,
+lam' = 1 - (1 - lam)^t. All comparisons are in the convex order, hence hold for every g >= 0 in both
+directions, each read with its own curve.
+
+Decomposition (Theorem 4.1). P is a mixture of allocations of 0, 1, 2, ... steps, and more
+steps are larger in the convex order (Lemma 4.2: association). So A is below P given that the
+record joined at all, whose ratio is (P - (1 - lam'))/lam':
+
+    remove   H_g(A) <= H_{1 + lam' (g - 1)}(P) / lam',
+    add      H_g(A) <= (c/lam') H_{g/c}(P),   c = lam' + (1 - lam') g
+
+(the printed theorem has the first alone). Capping the number of steps that a Poisson-sampled record
+joins lowers it too (Corollary 4.5), so that its curve needs no formula of its own.
+
+Posterior sampling (Theorem 3.2, Corollary 3.12). Allocation is a sequence of subsampled steps at
+the posterior rates 1/(t - sum_{j <= i} (1 - X_j)). These stay below eta = 1/(t (1 - gamma)) but for
+an event that has probability <= delta' under Q^t and under A; the steps so truncated are below
+Poisson subsampling at eta, hence H_g(A) <= H_g(P_eta) + delta', either direction. X >= 0 and
+e^-x <= 1 - x + x^2/2 give, with Doob's inequality, P(max_i sum_{j <= i} (1 - X_j) > gamma t) <=
+exp(-t gamma^2/(2 E X^2)); the tilted slot of A only helps. So
+
+    gamma = C sqrt(2 log(1/delta')/t),   C^2 = E_Q X^2,
+
+or C = sinh eps0 for an eps0-DP step (Azuma; printed as cosh); eta = 1 where gamma >= 1. There is no
+term t delta0. For n blocks each takes delta'/n, and the blocks' steps compose.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxdp import _divergences, _numerical, _roots
+from jaxdp._mechanisms import Average, Composed, Direction, Mechanism, PoissonSampled, Repeated
+from jaxdp._mechanisms._base import Term
+from jaxdp._mechanisms._curve import canonical_terms, single
+from jaxdp._methods import Decomposition, PosteriorSampling
+
+_RATES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of 1/t: small rates are better for small epsilon
+_SHARES = (0.5, 0.1, 0.01, 1e-3)  # of delta that the truncated posterior may take
+_SLACK = 16.0 * _divergences.SLACK
+
+
+class Conditional(NamedTuple):
+    """Where the curve of the Poisson scheme bounds that of allocation, and times what."""
+
+    epsilon: jax.Array
+    log_factor: jax.Array
+
+
+def conditional(
+    epsilon: jax.Array, rate: jax.Array, t: jax.Array, direction: Direction
+) -> Conditional:
+    """H_{e^eps}(A) <= e^log_factor H_{e^epsilon}(P), see the module's docstring."""
+    joined = -jnp.expm1(t * jnp.log1p(-rate))
+    if direction == "remove":
+        return Conditional(_divergences.sampled_loss(epsilon, joined), -jnp.log(joined))
+    missed = _divergences.log_positive(1.0 - joined)
+    log_c = jnp.logaddexp(jnp.log(joined), missed + epsilon)
+    return Conditional(epsilon - log_c, log_c - jnp.log(joined))
+
+
+def deviation(constant: jax.Array, t: jax.Array, log_inverse_delta: jax.Array) -> jax.Array:
+    """gamma from C, t and log(1/delta')."""
+    return constant * jnp.sqrt(2.0 * log_inverse_delta / t)
+
+
+def posterior_rate(constant: jax.Array, t: jax.Array, log_inverse_delta: jax.Array) -> jax.Array:
+    """eta from C, t and log(1/delta')."""
+    gamma = deviation(constant, t, log_inverse_delta)
+    inside = gamma < 1.0
+    rate = 1.0 / (t * (1.0 - jnp.where(inside, gamma, 0.0)))
+    return jnp.where(inside, jnp.minimum(rate, 1.0), 1.0)
+
+
+def deviation_constant(m: Mechanism) -> jax.Array:
+    """C of a step: sqrt(E_Q X^2), or sinh eps0 where that is less; inf for a step that can fail."""
+    log_second = sum(2.0 * t.multiplicity * t.mechanism._rate(2.0) for t in canonical_terms(m))
+    low, high = m._loss_range()
+    pure = jnp.maximum(high, -low)
+    failing = (m._log_failure("remove") > -jnp.inf) | (m._log_failure("add") > -jnp.inf)
+    sinh = jnp.where(pure < 300.0, jnp.sinh(jnp.minimum(pure, 300.0)), jnp.inf)
+    return jnp.where(failing, jnp.inf, jnp.minimum(jnp.exp(0.5 * log_second), sinh))
+
+
+def one_block(m: Mechanism) -> Average | None:
+    """The allocation that m is, if it is one block of a step with a law."""
+    terms = canonical_terms(m)
+    block = terms[0].mechanism
+    if len(terms) != 1 or terms[0].count is not None or not isinstance(block, Average):
+        return None
+    return block
+
+
+def check(m: Mechanism, method: Decomposition | PosteriorSampling) -> None:
+    """Raise ValueError unless the method can answer for m."""
+    terms = canonical_terms(m)
+    steps = [t.mechanism for t in terms if isinstance(t.mechanism, Average)]
+    if isinstance(method, Decomposition) and one_block(m) is None:
+        raise ValueError("method: Decomposition() is for one RandomAllocation, k = 1, one epoch")
+    if not steps:
+        raise ValueError("method: PosteriorSampling() is for compositions with RandomAllocation")
+    if any(single(canonical_terms(s.mechanism)) is None for s in steps):
+        raise ValueError("method: a composition inside an allocation has no one-step law")
+
+
+def _engine(m: Mechanism, epsilon: jax.Array, d: Direction, grid_size: int | None) -> jax.Array:
+    return jnp.minimum(_numerical.log_delta(m, epsilon, d, (1,), grid_size)[0], 0.0)
+
+
+def decomposed_log_delta(
+    step: Mechanism,
+    t: jax.Array,
+    rate: jax.Array,
+    epsilon: jax.Array,
+    d: Direction,
+    grid_size: int | None,
+) -> jax.Array:
+    """Theorem 4.1 at one rate of the Poisson scheme."""
+    rate = jnp.minimum(rate, 1.0)
+    at = conditional(epsilon, rate, t, d)
+    moved = at.epsilon - _SLACK * (1.0 + jnp.abs(epsilon) + jnp.abs(at.epsilon))
+    scheme = Repeated(PoissonSampled(step, rate), t)
+    return jnp.minimum(at.log_factor + _engine(scheme, moved, d, grid_size) + _SLACK, 0.0)
+
+
+def _decomposition_log_delta(
+    m: Mechanism, epsilon: jax.Array, d: Direction, method: Decomposition
+) -> jax.Array:
+    block = one_block(m)
+    t = block.num_steps
+    given = method.sampling_probability
+    rates = jnp.asarray(_RATES) / t if given is None else jnp.asarray([given])
+
+    def one(rate):
+        return decomposed_log_delta(block.mechanism, t, rate, epsilon, d, method.grid_size)
+
+    return jnp.min(jax.vmap(one)(rates))
+
+
+def _merged(terms: list[Term]) -> list[Term]:
+    """Blocks of m + 1 steps as blocks of m, which dominate them (delta falls with t)."""
+    merged: list[Term] = []
+    for term in terms:
+        if getattr(term.mechanism, "leftover", False):
+            first = merged.pop()
+            merged.append(Term(first.mechanism, first.multiplicity + term.multiplicity))
+        else:
+            merged.append(term)
+    return merged
+
+
+def _posterior_scheme(m: Mechanism, log_delta: jax.Array | None) -> Mechanism:
+    """The Poisson scheme that bounds m up to delta'; without one, at the rates 1/t."""
+    terms = _merged(canonical_terms(m))
+    blocks = sum(t.multiplicity for t in terms if isinstance(t.mechanism, Average))
+
+    def replaced(term: Term) -> Mechanism:
+        step = term.mechanism
+        if not isinstance(step, Average):
+            return step if term.count is None else Repeated(step, term.count)
+        t = step.num_steps
+        rate = 1.0 / t
+        if log_delta is not None:
+            constant = deviation_constant(step.mechanism)
+            rate = posterior_rate(constant, t, jnp.log(blocks) - log_delta)
+        return Repeated(PoissonSampled(step.mechanism, rate), t * term.multiplicity)
+
+    return Composed([replaced(t) for t in terms])
+
+
+def _posterior_log_delta(
+    m: Mechanism, epsilon: jax.Array, d: Direction, method: PosteriorSampling
+) -> jax.Array:
+    size = method.grid_size
+    aim = jax.lax.stop_gradient(_engine(_posterior_scheme(m, None), epsilon, d, size))
+    aim = jnp.clip(aim, -690.0, 0.0)
+
+    def one(share):
+        log_extra = aim + jnp.log(share)
+        bound = _engine(_posterior_scheme(m, log_extra), epsilon, d, size)
+        return jnp.logaddexp(bound, log_extra) + _SLACK
+
+    return jnp.minimum(jnp.min(jax.vmap(one)(jnp.asarray(_SHARES))), 0.0)
+
+
+def _posterior_epsilon(
+    m: Mechanism, log_delta: jax.Array, d: Direction, method: PosteriorSampling
+) -> jax.Array:
+    def one(share):
+        scheme = _posterior_scheme(m, log_delta + jnp.log(share))
+        rest = log_delta + jnp.log1p(-share) - _SLACK
+        return _numerical.epsilon(scheme, rest, d, (1,), method.grid_size)[0]
+
+    return jnp.min(jax.vmap(one)(jnp.asarray(_SHARES)))
+
+
+def log_delta(
+    m: Mechanism, epsilon: jax.Array, d: Direction, method: Decomposition | PosteriorSampling
+) -> jax.Array:
+    """Upper bound on log delta; 0 where the bound is vacuous."""
+    if isinstance(method, Decomposition):
+        return _decomposition_log_delta(m, epsilon, d, method)
+    return _posterior_log_delta(m, epsilon, d, method)
+
+
+def epsilon(
+    m: Mechanism, log_target: jax.Array, d: Direction, method: Decomposition | PosteriorSampling
+) -> jax.Array:
+    """Upper bound on epsilon >= 0 at log delta; inf where the bound is vacuous."""
+    if isinstance(method, PosteriorSampling):
+        return _posterior_epsilon(m, log_target, d, method)
+
+    def excess(e):
+        return _decomposition_log_delta(m, e, d, method) - log_target
+
+    start = jax.lax.stop_gradient(jnp.where(jnp.isfinite(log_target), 1.0, jnp.nan))
+    return jnp.maximum(_roots.safe_root(excess, start, 1e-6, 1e-9), 0.0)
