@@ -158,11 +158,11 @@ def product_up(a: jax.Array, b: jax.Array) -> jax.Array:
         high = shifted - (shifted - x)
         return high, x - high
 
-    product = a * b
-    (a_high, a_low), (b_high, b_low) = halves(1.0 * a), halves(1.0 * b)
-    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    above = jnp.nextafter(product, jnp.full_like(product, jnp.inf))
-    return product + jax.lax.stop_gradient(jnp.where(error > 0.0, above, product) - product)
+    x, y = jax.lax.stop_gradient((1.0 * jnp.asarray(a), 1.0 * jnp.asarray(b)))
+    (x_high, x_low), (y_high, y_low) = halves(x), halves(y)
+    error = ((x_high * y_high - x * y) + x_high * y_low + x_low * y_high) + x_low * y_low
+    above = jnp.nextafter(x * y, jnp.full_like(x * y, jnp.inf))
+    return a * b + jnp.where(error > 0.0, above - x * y, 0.0)
 
 
 def log_geometric_tail(log_first: jax.Array, log_second: jax.Array, limit: jax.Array) -> jax.Array:
