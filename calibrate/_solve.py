@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _answers, _checks, _queries, _roots, _x64
+from jaxdp import _answers, _checks, _divergences, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Analytic, Method, Numerical, Renyi, check_method
 
 # The search runs over log(value); without a bracket, between these values.
 _DEFAULT_BRACKET = (1e-15, 1e15)
 _TOLERANCE = 1e-10  # of log(value)
+# The same where the curve is numerical (its grid changes with the value), and for its estimate.
+_NUMERICAL_TOLERANCE, _ESTIMATE_TOLERANCE = 1e-6, 1e-3
 # Relative, of log(delta): a re-evaluation that rounds differently, or reads epsilon from another
 # tilt of the numerical law, stays private.
 _MARGINS = {Analytic: 1e-12, Renyi: 1e-11, Numerical: 2e-5}
@@ -97,7 +99,7 @@ def solve(
       bracket: (low, high), 0 < low < high, within which to search; all positive values by
         default.
       direction: "remove", "add" or "both".
-      method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
+      method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
 
     Returns:
       A Solution; an infeasible target has status 1 and value nan.
@@ -183,15 +185,20 @@ def excess_over_target(
     delta: jax.Array,
     direction: str,
     method: Method | None = None,
+    estimate: bool = False,
 ) -> jax.Array:
     """F <= 0 exactly where m is certified to meet the target, with a margin for re-evaluation.
 
     log(-log delta_target) - log(-log delta): nearly linear in the log of a noise scale. For pure
-    DP (delta = 0), the log of the max loss over epsilon. nan outside a mechanism's domain.
+    DP (delta = 0), the log of the max loss over epsilon. nan outside a mechanism's domain. The
+    numerical method has an estimate of F, to begin a search with.
     """
     chosen = _answers.resolve(_require_mechanism(m), method)
     pure = delta == 0.0
-    log_delta = _answers.log_delta(m, epsilon, direction, method)
+    if estimate:
+        log_delta = _answers.log_delta_estimate(m, epsilon, direction)
+    else:
+        log_delta = _answers.log_delta(m, epsilon, direction, method)
     uncertain = log_delta >= 0.0  # delta = 1
     curve = jnp.log(-jnp.log(jnp.where(pure, 0.5, delta))) - jnp.log(
         -jnp.where(uncertain, -1.0, log_delta)
@@ -200,6 +207,14 @@ def excess_over_target(
     worst = _answers.max_loss(m, direction)
     least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
     return jnp.where(pure, least + _MARGINS[Analytic], jnp.where(uncertain, jnp.inf, curve))
+
+
+def _delta_of_excess(excess: jax.Array, delta: jax.Array, method: Method) -> jax.Array:
+    """The certified delta at which `excess_over_target` has this value."""
+    pure = delta == 0.0
+    target = jnp.log(jnp.where(pure, 0.5, delta))
+    log_delta = target * jnp.exp(_MARGINS[type(method)] - excess) * (1.0 - 1e-14)
+    return jnp.where(pure, 0.0, _divergences.exp_up(log_delta))
 
 
 def _probe(excess, low, high):
@@ -229,26 +244,39 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     Returns: the value (to be rounded up, and again to be rounded down), whether privacy falls with
     it, the target epsilon, the certified delta there, the status.
     """
-    def excess(log_value, target=(epsilon, delta), rest=args):
+
+    def excess(log_value, target=(epsilon, delta), rest=args, estimate=False):
         m = build(jnp.exp(log_value), *rest)
-        return excess_over_target(m, target[0], target[1], direction, method)
+        return excess_over_target(m, target[0], target[1], direction, method, estimate)
 
     constants = jax.lax.stop_gradient(((epsilon, delta), args))
+    chosen = _answers.resolve(_require_mechanism(build(jnp.exp(low), *args)), method)
+    numerical = isinstance(chosen, Numerical)
 
     def fixed(log_value):
         return excess(log_value, *constants)
 
+    def cheap(log_value):
+        return excess(log_value, *constants, estimate=numerical)
+
     a, b = jax.lax.stop_gradient((jnp.log(low), jnp.log(high)))
-    usable, start, slope = _probe(fixed, a, b)
+    usable, start, slope = _probe(cheap, a, b)
     # y = sign * log(value) rises with privacy
     sign = jnp.where(slope > 0.0, -1.0, 1.0)
     end = jnp.where(sign > 0.0, a, b)  # the least noisy end
-    at_end = usable & (fixed(end) <= 0.0) if bounded else jnp.zeros((), bool)
-    root = _roots.safe_root(
-        lambda y: excess(sign * y),
-        jnp.where(usable & ~at_end, sign * start, jnp.nan),
-        0.0,
-        _TOLERANCE,
+    at_end = jnp.zeros((), bool)
+    excess_at_end = jnp.zeros(())
+    if bounded:
+        excess_at_end = fixed(end)
+        at_end = usable & (excess_at_end <= 0.0)
+    begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
+    tolerance = _TOLERANCE
+    if numerical:
+        tolerance = _NUMERICAL_TOLERANCE
+        near, slope = _roots.estimate_root(lambda y: cheap(sign * y), begin, _ESTIMATE_TOLERANCE)
+        begin = jnp.where(jnp.isfinite(near), near, begin)
+    root, excess_at_root = _roots.safe_root_and_value(
+        lambda y: excess(sign * y), begin, 0.0, tolerance, slope if numerical else None
     )
     valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta) & (low > 0.0) & (low < high)
     inside = jnp.isfinite(root) & (sign * root >= a) & (sign * root <= b)
@@ -260,7 +288,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     solved = (status == Status.SOLVED) | (status == Status.SLACK)
     log_value = jnp.where(at_end, end, sign * jnp.where(inside, root, 0.0))
     value = jnp.where(solved, jnp.exp(log_value), jnp.nan)
-    mechanism = build(jnp.exp(jnp.where(solved, log_value, start)), *args)
-    achieved = jnp.where(solved, _answers.delta(mechanism, epsilon, direction, method), jnp.nan)
+    found = jnp.where(at_end, excess_at_end, excess_at_root)
+    achieved = jnp.where(solved, _delta_of_excess(found, delta, chosen), jnp.nan)
     falls = jnp.where(sign < 0.0, 1.0, 0.0)
     return value, value, falls, epsilon, achieved, status.astype(jnp.float64)

@@ -28,23 +28,31 @@ Side = Literal[-1, 0, 1]
 _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
 
 
-def resolve(m: Mechanism, method: Method | None, two_sided: bool = False) -> Method:
-    """The method that answers for m: the closed form where it is exact, else Rényi divergences.
+def resolve(m: Mechanism, method: Method | None) -> Method:
+    """The method that answers for m: the closed form where it is exact, else the engine.
 
-    For two-sided bounds the engine, since Rényi divergences give no lower bound; but a
-    Poisson-subsampled composition has no one-step law.
+    Where a step has no law for it, Rényi divergences: a Poisson-subsampled composition.
     """
     if method is None:
         if _curve.is_exact(m):
             return Analytic()
-        return Numerical() if two_sided and _numerical.has_law(m) else Renyi()
+        return Numerical() if _numerical.has_law(m) else Renyi()
     if isinstance(method, Analytic) and not _curve.is_exact(m):
         raise ValueError("method: this mechanism has no closed form, use Numerical() or Renyi()")
     if isinstance(method, Numerical) and not _numerical.has_law(m):
+        raise ValueError("method: a Poisson-subsampled composition has no one-step law")
     if isinstance(method, (Decomposition, PosteriorSampling)):
         _poisson.check(m, method)
-        raise ValueError("method: a Poisson-subsampled composition has no one-step law")
     return method
+
+
+def _worst(
+    m: Mechanism, direction: str, method: Method, values: Callable[[str], tuple[jax.Array, ...]]
+) -> tuple[jax.Array, ...]:
+    """The larger of the values over the directions; the engine takes both through one program."""
+    if isinstance(method, Numerical) and direction == "both" and not m._symmetric():
+        return values("both")
+    return _curve.worst(m, direction, values)
 
 
 def _log_delta(
@@ -55,6 +63,9 @@ def _log_delta(
     if isinstance(method, Renyi):
         upper = _curve.renyi_log_curve(m, epsilon, d, method.orders)
         return tuple(upper if side >= 0 else jnp.full_like(upper, -jnp.inf) for side in sides)
+    if isinstance(method, (Decomposition, PosteriorSampling)):
+        upper = _poisson.log_delta(m, epsilon, d, method)
+        return tuple(upper if side >= 0 else jnp.full_like(upper, -jnp.inf) for side in sides)
     slack = _divergences.SLACK
     return tuple(_curve.log_curve(m, epsilon, d, side * slack) for side in sides)
 
@@ -63,24 +74,21 @@ def log_deltas(
     m: Mechanism,
     epsilon: jax.Array,
     direction: str,
-    if isinstance(method, (Decomposition, PosteriorSampling)):
-        upper = _poisson.log_delta(m, epsilon, d, method)
-        return tuple(upper if side >= 0 else jnp.full_like(upper, -jnp.inf) for side in sides)
     method: Method | None,
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
     """log delta at any real epsilon, one value for each side; nan outside the domain."""
-    chosen = resolve(m, method, two_sided=-1 in sides)
+    chosen = resolve(m, method)
 
-    def one(d: Direction) -> tuple[jax.Array, ...]:
+    def one(d: str) -> tuple[jax.Array, ...]:
         bounds = _log_delta(m, epsilon, d, chosen, sides)
         if isinstance(chosen, Analytic):
             return bounds
         # No loss lies beyond the largest one; its sum over steps may be rounded down.
-        beyond = epsilon >= _max_loss(m, d) * (1.0 + 1e-14)
+        beyond = epsilon >= max_loss(m, d) * (1.0 + 1e-14)
         return tuple(jnp.where(beyond, -jnp.inf, bound) for bound in bounds)
 
-    values = _curve.worst(m, direction, one)
+    values = _worst(m, direction, chosen, one)
     return tuple(jnp.where(m._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
 
 
@@ -89,6 +97,12 @@ def log_delta(
 ) -> jax.Array:
     """Certified upper bound on log delta."""
     return log_deltas(m, epsilon, direction, method, (1,))[0]
+
+
+def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str) -> jax.Array:
+    """log delta to a few percent by a saddle point: a start for searches, no bound."""
+    value = _numerical.log_delta_estimate(m, epsilon, "remove" if m._symmetric() else direction)
+    return jnp.where(m._in_domain() & (epsilon < max_loss(m, direction)), value, jnp.nan)
 
 
 def delta(
@@ -137,6 +151,9 @@ def _epsilon(
     if isinstance(method, Renyi):
         upper = _curve.renyi_epsilon(m, log_target, d, method.orders)
         return tuple(upper if side >= 0 else jnp.zeros_like(upper) for side in sides)
+    if isinstance(method, (Decomposition, PosteriorSampling)):
+        upper = _poisson.epsilon(m, log_target, d, method)
+        return tuple(upper if side >= 0 else jnp.zeros_like(upper) for side in sides)
     return _exact_epsilon(m, log_target, d, sides)
 
 
@@ -148,13 +165,10 @@ def epsilons(
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
     """Epsilon >= 0 at delta, one value for each side; the max loss at delta = 0."""
-    chosen = resolve(m, method, two_sided=-1 in sides)
+    chosen = resolve(m, method)
     pure = delta == 0.0
     log_target = jnp.log(jnp.where(pure, 0.5, delta))
-    if isinstance(method, (Decomposition, PosteriorSampling)):
-        upper = _poisson.epsilon(m, log_target, d, method)
-        return tuple(upper if side >= 0 else jnp.zeros_like(upper) for side in sides)
-    values = _curve.worst(m, direction, lambda d: _epsilon(m, log_target, d, chosen, sides))
+    values = _worst(m, direction, chosen, lambda d: _epsilon(m, log_target, d, chosen, sides))
     least = max_loss(m, direction)
     inside = m._in_domain() & _checks.DELTA.contains(delta)
     return tuple(

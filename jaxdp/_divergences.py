@@ -109,8 +109,11 @@ def _reflect(epsilon: jax.Array, log_mirrored: jax.Array, slack: float) -> jax.A
 def gaussian_log_masses(lo: jax.Array, hi: jax.Array, mu: jax.Array) -> tuple[jax.Array, jax.Array]:
     """log Q and log P of {lo < L <= hi}: L ~ N(-+mu^2/2, mu^2) under Q and P."""
     a, b = lo / mu, hi / mu
-    q = special.log_ndtr_interval(a + 0.5 * mu, b + 0.5 * mu)
-    return q, special.log_ndtr_interval(a - 0.5 * mu, b - 0.5 * mu)
+    shift = 0.5 * mu
+    q, p = special.log_ndtr_interval(
+        jnp.stack([a + shift, a - shift]), jnp.stack([b + shift, b - shift])
+    )
+    return q, p
 
 
 # --- Laplace ------------------------------------------------------------------------------------

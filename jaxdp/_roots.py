@@ -11,29 +11,51 @@ import jax
 import jax.numpy as jnp
 
 _MAX_STEPS = 200
+_SECANT_RUN = 1e-6  # nearer points say nothing about the slope of a rounded function
 
 
 class _State(NamedTuple):
     x: jax.Array
     bad: jax.Array  # largest point known to violate the constraint, -inf at first
     good: jax.Array  # smallest point known to satisfy it, +inf at first
+    value: jax.Array  # f(good)
+    last: tuple[jax.Array, jax.Array]  # the point before and its value
+    slope: jax.Array  # f' at the last point, or an estimate of it
     streak: jax.Array  # how many points in a row fell on the same side
     side: jax.Array  # whether the last point satisfied the constraint
     count: jax.Array
     done: jax.Array
 
 
-def _search(f, start, relative_tolerance, absolute_tolerance) -> jax.Array:
+def _secant(s: _State, value: jax.Array) -> jax.Array:
+    """The slope through the last two points, unless they lie too near or it turns the other way."""
+    before, value_before = s.last
+    run = s.x - before
+    secant = (value - value_before) / jnp.where(run != 0.0, run, 1.0)
+    far = jnp.abs(run) > _SECANT_RUN * jnp.maximum(jnp.abs(s.x), 1.0)
+    usable = far & (secant / s.slope > 0.25) & (secant / s.slope < 4.0)
+    return jnp.where(usable, secant, s.slope)
+
+
+def _search(f, start, relative_tolerance, absolute_tolerance, slope=None) -> _State:
     """Newton's method aimed just across the root, until the bracket is as tight as the tolerance.
 
     Steps that keep falling short of crossing are doubled, and those that would leave the bracket
     halve it: neither a misleading slope nor a flat or infinite value can stall or end the search.
+    With a first estimate of the slope, f is not differentiated: secants refine it, and a satisfying
+    point which by its slope is nearer to the root than the tolerance will do.
     """
+    first_slope = slope
 
     def body(s: _State) -> _State:
-        value, slope = jax.jvp(f, (s.x,), (jnp.ones_like(s.x),))
+        if first_slope is None:
+            value, slope = jax.jvp(f, (s.x,), (jnp.ones_like(s.x),))
+        else:
+            value = f(s.x)
+            slope = _secant(s, value)
         satisfied = value <= 0.0  # false for nan
         good = jnp.where(satisfied, s.x, s.good)
+        value_at_good = jnp.where(satisfied, value, s.value)
         bad = jnp.where(satisfied, s.bad, s.x)
         streak = jnp.where(satisfied == s.side, s.streak + 1, 0)
         tolerance = relative_tolerance * jnp.abs(s.x) + absolute_tolerance
@@ -50,20 +72,35 @@ def _search(f, start, relative_tolerance, absolute_tolerance) -> jax.Array:
         done = (
             (good - bad <= tolerance) | ~jnp.isfinite(x) | (bracketed & ((x <= bad) | (x >= good)))
         )
-        return _State(jnp.where(done, s.x, x), bad, good, streak, satisfied, s.count + 1, done)
+        if first_slope is not None:
+            done |= satisfied & (value > slope * tolerance)
+        return _State(
+            jnp.where(done, s.x, x),
+            bad,
+            good,
+            value_at_good,
+            (s.x, value),
+            slope,
+            streak,
+            satisfied,
+            s.count + 1,
+            done,
+        )
 
     start = jnp.asarray(start, jnp.float64)
     state = _State(
         start,
         jnp.full_like(start, -jnp.inf),
         jnp.full_like(start, jnp.inf),
+        jnp.full_like(start, jnp.nan),
+        (start, jnp.full_like(start, jnp.nan)),
+        jnp.full_like(start, -1.0) if slope is None else slope,
         jnp.zeros((), jnp.int32),
         jnp.zeros((), bool),
         jnp.zeros((), jnp.int32),
         jnp.isnan(start),
     )
-    state = jax.lax.while_loop(lambda s: ~s.done & (s.count < _MAX_STEPS), body, state)
-    return state.good
+    return jax.lax.while_loop(lambda s: ~s.done & (s.count < _MAX_STEPS), body, state)
 
 
 def safe_root(
@@ -82,9 +119,36 @@ def safe_root(
       f: scalar function, differentiable in forward mode; nan counts as a violation.
       start: where to begin, any finite number; nan gives +inf.
     """
-    return jax.lax.custom_root(
-        f,
-        start,
-        lambda g, x0: _search(g, x0, relative_tolerance, absolute_tolerance),
-        lambda g, y: y / g(jnp.ones_like(y)),
-    )
+    return safe_root_and_value(f, start, relative_tolerance, absolute_tolerance)[0]
+
+
+def safe_root_and_value(
+    f: Callable[[jax.Array], jax.Array],
+    start: jax.Array,
+    relative_tolerance: float,
+    absolute_tolerance: float,
+    slope: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """`safe_root` and f there (without derivatives).
+
+    Args:
+      f: as for `safe_root`.
+      start: where to begin.
+      relative_tolerance: of the bracket, as for `safe_root`.
+      absolute_tolerance: of the bracket.
+      slope: an estimate of f' < 0 near the root, to search without differentiating f.
+    """
+
+    def solve(g, x0):
+        state = _search(g, x0, relative_tolerance, absolute_tolerance, slope)
+        return state.good, jax.lax.stop_gradient(state.value)
+
+    return jax.lax.custom_root(f, start, solve, lambda g, y: y / g(jnp.ones_like(y)), has_aux=True)
+
+
+def estimate_root(
+    f: Callable[[jax.Array], jax.Array], start: jax.Array, tolerance: float
+) -> tuple[jax.Array, jax.Array]:
+    """A point near the root of a decreasing f and f' near there, without derivatives."""
+    state = _search(f, start, 0.0, tolerance)
+    return jax.lax.stop_gradient((state.good, state.slope))

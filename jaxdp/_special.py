@@ -144,10 +144,9 @@ def mills_drop(
     """
     narrow = width <= 0.06 * (x + 2.0)
     short = jnp.where(narrow, width, 0.0)
-    integral = sum(
-        0.5 * w * mills_slope(x + short * (0.5 + 0.5 * node))
-        for node, w in zip(_GAUSS_NODES, _GAUSS_WEIGHTS, strict=True)
-    )
+    # One program for all nodes: the polynomial is long.
+    slopes = mills_slope(jnp.stack([x + short * (0.5 + 0.5 * node) for node in _GAUSS_NODES]))
+    integral = sum(0.5 * w * slope for w, slope in zip(_GAUSS_WEIGHTS, slopes, strict=True))
     start = mills(x) if start is None else start
     end = mills(x + width) if end is None else end
     return jnp.where(narrow, short * integral, start - end)
@@ -194,12 +193,15 @@ def log_ndtr_interval(lo: jax.Array, hi: jax.Array) -> jax.Array:
     a = jnp.where(jnp.isinf(a), 1e300, a)
     width = jnp.where(jnp.isinf(y), 1e300, jnp.maximum(y - a, 0.0))
     gap = jnp.where(jnp.isinf(y), jnp.inf, 0.5 * width * (jnp.minimum(y, 1e300) + a))
-    b = a + width
+    # Where the mass is one minus two tails, the same places hold the ends of those.
+    c, d = jnp.where(upper_tail, a, -x), jnp.where(upper_tail, a + width, y)
+    at_c, at_d = mills(jnp.stack([c, d]))
+    drop = mills_drop(a, jnp.where(upper_tail, width, 0.0), at_c, at_d)
     tail = log_normal_density(a) + jnp.log(
-        jnp.where(width > 0.0, mills_drop(a, width) - jnp.expm1(-gap) * mills(b), 0.0)
+        jnp.where(upper_tail & (width > 0.0), drop - jnp.expm1(-gap) * at_d, 0.0)
     )
-    c, d = jnp.where(upper_tail, 1.0, -x), jnp.where(upper_tail, 1.0, y)
-    outside = jnp.exp(log_normal_density(c)) * mills(c) + jnp.exp(log_normal_density(d)) * mills(d)
+    outside = jnp.exp(log_normal_density(c)) * at_c + jnp.exp(log_normal_density(d)) * at_d
+    outside = jnp.where(upper_tail, 0.0, outside)
     return jnp.where(upper_tail, tail, jnp.log1p(-outside))
 
 

@@ -37,7 +37,7 @@ LEVELS = np.linspace(0.125, 4.0, 32)  # e^epsilon, evenly spaced
 EPSILONS = np.concatenate([np.log(LEVELS), -np.log(LEVELS)])
 ORDERS = np.array([1.0, 1.7, 9.0])
 DELTAS = np.array([0.2, 0.08, 0.055])
-RATES = np.linspace(0.0, 1.0, 17)
+RATES = np.linspace(0.0, 1.0, 9)
 
 
 @functools.cache

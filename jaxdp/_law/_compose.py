@@ -49,9 +49,19 @@ from jax import lax
 from jaxdp._law import _discretise
 from jaxdp._law._grid import Lattice, align, ladder, occupied_positions
 from jaxdp._law._plan import Plan, StepPlan, log_price
+from jaxdp._law._symbols import (
+    Frame,
+    Symbol,
+    count_up,
+    log_mgf_of,
+    outside,
+    power,
+    rounding_mass,
+    wrap,
+)
 from jaxdp._law._terms import Term
 
-_DENSITY = 64
+_NODES_PER_DENSITY = 128
 _REACH = 2**28
 
 
@@ -72,63 +82,6 @@ class Composed(NamedTuple):
     shift: jax.Array
 
 
-class Symbol(NamedTuple):
-    """A measure on the coarse lattice through its generating function F(z) = sum w_k z^k.
-
-    `wave` holds F on the unit circle (rfft), `real` (3,) F at z = 1 and at the two Chernoff
-    tilts of the window, where k counts from the measure's own origin, not cyclically.
-    """
-
-    wave: jax.Array
-    real: jax.Array
-
-    def __add__(self, other: "Symbol") -> "Symbol":
-        return Symbol(self.wave + other.wave, self.real + other.real)
-
-    def __mul__(self, other: "Symbol") -> "Symbol":
-        return Symbol(self.wave * other.wave, self.real * other.real)
-
-    def scaled(self, factor: jax.Array) -> "Symbol":
-        return Symbol(self.wave * factor, self.real * factor)
-
-
-def _power(spectrum: jax.Array, count: jax.Array) -> jax.Array:
-    """z^n, continued to real n by the principal logarithm; 0 to 0, without a singular gradient."""
-    zero = jnp.abs(spectrum.real) + jnp.abs(spectrum.imag) < 1e-140
-    safe = jnp.where(zero, 1.0, spectrum)
-    magnitude = 0.5 * jnp.log(safe.real**2 + safe.imag**2)
-    angle = jnp.arctan2(safe.imag, safe.real)
-    radius = jnp.exp(jnp.maximum(count * magnitude, -700.0))
-    radius = jnp.where(zero & (count > 0.0), 0.0, radius)
-    return lax.complex(radius * jnp.cos(count * angle), radius * jnp.sin(count * angle))
-
-
-def rounding_mass(count: jax.Array, size: int) -> jax.Array:
-    """eta(n) of the module's docstring."""
-    bits = size.bit_length() - 1
-    return (count + 1.0) * (size**0.5 * 2.0**-53 * (8 * bits + 48))
-
-
-def _outside(log_mgf: jax.Array, tilt: jax.Array, distance: jax.Array) -> jax.Array:
-    """Chernoff's bound on the mass beyond the distance (twice over, against its rounding)."""
-    return 2.0 * jnp.exp(jnp.minimum(log_mgf - tilt * distance, 0.0))
-
-
-def _log_mgf(weights: jax.Array, exponent: jax.Array) -> jax.Array:
-    """log sum w e^exponent."""
-    top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf))
-    top = lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-    return top + jnp.log(jnp.sum(weights * jnp.exp(jnp.minimum(exponent - top, 0.0))))
-
-
-def _wrap(index: jax.Array, size: int) -> jax.Array:
-    return (index - size * jnp.floor(index / size)).astype(jnp.int32)
-
-
-def _count_up(size: int) -> jax.Array:
-    return jnp.arange(size, dtype=jnp.float64)
-
-
 class OneStep(NamedTuple):
     """The tilted one-step law: weights of sum 1 at centre + spacing * position."""
 
@@ -141,11 +94,13 @@ class OneStep(NamedTuple):
 
 def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int) -> OneStep:
     """Discretise one term on a ladder about the tilted mean."""
-    low, high = (lax.stop_gradient(jnp.asarray(s, jnp.float64)) for s in term.support)
+    low, high = (jnp.asarray(s, jnp.float64) for s in term.support)
     spacing = (step.window[1] - step.window[0]) / (size - 8)
     spacing = jnp.maximum(spacing, 1e-12 * jnp.abs(step.centre) + 1e-200)
     lattice = align(Lattice(step.centre, spacing), (low, high), side)
-    positions = occupied_positions(lattice, (low, high), step.range, ladder(_DENSITY, _REACH))
+    positions = occupied_positions(
+        lattice, (low, high), step.range, ladder(size // _NODES_PER_DENSITY, _REACH)
+    )
     nodes = lattice.centre + positions * lattice.spacing
     if side > 0:
         weights, log_norm, top = _discretise.upper(term.masses, nodes, theta)
@@ -187,7 +142,7 @@ def coarsen(
     moment = empty.at[half].add(q * jnp.expm1(offset))
     rise = moment / jnp.where(mass > 0.0, mass, 1.0)
     middle = jnp.round(jnp.sum(weights * place) / jnp.maximum(jnp.sum(weights), 1e-300))
-    relative = (_count_up(size) - lax.stop_gradient(middle)) * spacing
+    relative = (count_up(size) - lax.stop_gradient(middle)) * spacing
     exponent = jnp.clip((1.0 + theta) * relative, -600.0, 600.0)
     unit = jnp.exp(-exponent)
     mass, rise = mass.reshape(size, 2), rise.reshape(size, 2)
@@ -204,28 +159,6 @@ def coarsen(
     return measure * jnp.exp(exponent)
 
 
-class _Frame(NamedTuple):
-    """What the coarse lattice is: its spacing, its tilts, the tilt theta, the side, the size."""
-
-    spacing: jax.Array
-    chernoff: jax.Array
-    theta: jax.Array
-    side: int
-    size: int
-
-    def symbol(self, weights: jax.Array, places: jax.Array) -> Symbol:
-        """Of weights at any integer places."""
-        size = self.size
-        cyclic = jnp.zeros((size,), jnp.float64).at[_wrap(places, size)].add(weights)
-        tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
-        exponent = tilts[:, None] * places[None, :]
-        # Beyond the range of a double Chernoff's bound is given up (infinite), not cut short.
-        beyond = jnp.any((exponent > 600.0) & (weights > 0.0), axis=-1)
-        real = jnp.sum(weights * jnp.exp(jnp.minimum(exponent, 600.0)), axis=-1)
-        real = jnp.where(beyond, jnp.inf, real)
-        return Symbol(jnp.fft.rfft(cyclic), jnp.concatenate([jnp.sum(weights)[None], real]))
-
-
 class _Fine(NamedTuple):
     """The bulk of a term, transformed on its fine lattice."""
 
@@ -236,16 +169,16 @@ class _Fine(NamedTuple):
     log_mgf: tuple[jax.Array, jax.Array]
 
 
-def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame: _Frame):
+def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame: Frame):
     """The fold-fold bulk on the coarse lattice, and log1p of the mass it may be off by.
 
     Its coarse points are (in losses) origin * centre + first * fine spacing + spacing * k, k
     counted from the middle of the law; normalised by the fold-th power of the bulk's mass.
     """
     size, h = frame.size, fine.lattice.spacing
-    weights = jnp.maximum(jnp.fft.irfft(_power(fine.wave, fold), size), 0.0)
-    ordered = weights[_wrap(_count_up(size) + fine.first, size)]
-    place = _count_up(size) * (h / frame.spacing)
+    weights = jnp.maximum(jnp.fft.irfft(power(fine.wave, fold), size), 0.0)
+    ordered = weights[wrap(count_up(size) + fine.first, size)]
+    place = count_up(size) * (h / frame.spacing)
     place += (fold - origin) * fine.lattice.centre / frame.spacing
     coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
     middle = _middle(fine, frame)
@@ -253,20 +186,20 @@ def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame
     for log_mgf, tilt, edge in zip(
         fine.log_mgf, step.chernoff, (-fine.first, fine.first + size), strict=True
     ):
-        lost += _outside(fold * log_mgf, tilt, edge * h)
-    return frame.symbol(coarse, _count_up(size) - middle), jnp.log1p(lost)
+        lost += outside(fold * log_mgf, tilt, edge * h)
+    return frame.symbol(coarse, count_up(size) - middle), jnp.log1p(lost)
 
 
-def _middle(fine: _Fine, frame: _Frame) -> jax.Array:
+def _middle(fine: _Fine, frame: Frame) -> jax.Array:
     return jnp.round(-fine.first * fine.lattice.spacing / frame.spacing)
 
 
-def _jumps(one: OneStep, rare: jax.Array, frame: _Frame) -> Symbol:
+def _jumps(one: OneStep, rare: jax.Array, frame: Frame) -> Symbol:
     """The rare large losses on the coarse lattice, as the module's docstring has them."""
     loss = one.lattice.centre + one.positions * one.lattice.spacing
     exponent = jnp.where(rare, -jnp.inf, -(1.0 + frame.theta) * (loss - one.lattice.centre))
-    q_log = _log_mgf(jnp.where(rare, 0.0, one.weights), exponent)
-    p_log = _log_mgf(jnp.where(rare, 0.0, one.weights), exponent + loss - one.lattice.centre)
+    q_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), exponent)
+    p_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), exponent + loss - one.lattice.centre)
     log_m = q_log + one.log_norm - (1.0 + frame.theta) * one.lattice.centre
     s = p_log - q_log + one.lattice.centre
     if frame.side > 0:
@@ -288,11 +221,11 @@ def _jumps(one: OneStep, rare: jax.Array, frame: _Frame) -> Symbol:
         return symbol + frame.symbol(beyond, cell + 1.0)
     size = frame.size
     coarse = coarsen(weights, place, frame.spacing, frame.theta, frame.side, size)
-    return frame.symbol(coarse, _count_up(size))
+    return frame.symbol(coarse, count_up(size))
 
 
 def _term_symbols(
-    one: OneStep, step: StepPlan, count: jax.Array, frame: _Frame
+    one: OneStep, step: StepPlan, count: jax.Array, frame: Frame
 ) -> list[tuple[Symbol, jax.Array, jax.Array, jax.Array, jax.Array]]:
     """One term as a product of powers: (symbol, exponent, log unit, origin loss, stray)."""
     size, h = frame.size, one.lattice.spacing
@@ -300,9 +233,9 @@ def _term_symbols(
     weights = jnp.where(rare, 0.0, one.weights)
     bulk = jnp.sum(weights)
     weights /= bulk
-    cyclic = jnp.zeros((size,), jnp.float64).at[_wrap(one.positions, size)].add(weights)
+    cyclic = jnp.zeros((size,), jnp.float64).at[wrap(one.positions, size)].add(weights)
     log_mgf = tuple(
-        _log_mgf(weights, sign * tilt * h * one.positions)
+        log_mgf_of(weights, sign * tilt * h * one.positions)
         for sign, tilt in zip((-1.0, 1.0), step.chernoff, strict=True)
     )
     first = jnp.floor(step.window[0] / h) - 2.0
@@ -310,21 +243,28 @@ def _term_symbols(
     fine = _Fine(jnp.fft.rfft(cyclic), first, one.lattice, log_norm, log_mgf)
     jumps = _jumps(one, rare, frame)
     start = first * h + _middle(fine, frame) * frame.spacing
+    # The folds go through one program: inner and rest, below also with three factors fewer.
+    folds = jnp.stack([step.inner, step.rest])
+    if frame.side > 0:
+        each = lax.map(lambda f: _fold(fine, step, f, f, frame), folds)
+    else:
+        fewer = jnp.maximum(folds - 3.0, 0.0)
+        pairs = jnp.concatenate([folds, fewer]), jnp.concatenate([folds, folds])
+        each = lax.map(lambda pair: _fold(fine, step, pair[0], pair[1], frame), pairs)
     parts = []
-    times = (count - step.rest) / step.inner
-    for fold, repeated in ((step.inner, times), (step.rest, jnp.float64(1.0))):
-        symbol, stray = _fold(fine, step, fold, fold, frame)
+    for i, times in enumerate(((count - step.rest) / step.inner, jnp.float64(1.0))):
+        fold = folds[i]
+        symbol, stray = jax.tree.map(lambda x, i=i: x[i], each)
         if frame.side < 0:
-            fewer = jnp.maximum(fold - 3.0, 0.0)
-            others, more = _fold(fine, step, fewer, fold, frame)
-            relative = jnp.exp((fewer - fold) * log_norm)
+            others, more = jax.tree.map(lambda x, i=i: x[i + 2], each)
+            relative = jnp.exp((fewer[i] - fold) * log_norm)
             square = jumps * jumps
             series = jumps.scaled(fold) + square.scaled(fold * (fold - 1.0) / 2.0)
             series += (square * jumps).scaled(fold * (fold - 1.0) * (fold - 2.0) / 6.0)
             symbol += (others * series).scaled(relative)
             stray += more * series.real[0] * relative
         origin = fold * one.lattice.centre + start
-        parts.append((symbol, repeated, fold * log_norm, origin, stray))
+        parts.append((symbol, times, fold * log_norm, origin, stray))
     if frame.side > 0:
         unit = Symbol(jnp.ones_like(jumps.wave), jnp.ones_like(jumps.real))
         zero = jnp.float64(0.0)
@@ -353,7 +293,7 @@ def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Compos
         single = (step.outer <= 1.0) & (step.rest <= 0.0)
         spacing = jnp.where(single, lattice.spacing, spacing)
         low = jnp.where(single, step.inner * lattice.centre + step.window[0], low)
-    frame = _Frame(spacing, chernoff, theta, side, size)
+    frame = Frame(spacing, chernoff, theta, side, size)
     parts = []
     shift, through = jnp.float64(0.0), jnp.float64(0.0)
     for term, step, one in zip(terms, plan.steps, ones, strict=True):
@@ -373,11 +313,11 @@ def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Compos
         stray += times * off
         factors += times
         log_mgf += times * (jnp.log(symbol.real[1:]) - jnp.log(total))
-        factor = _power(symbol.wave / total, times)
+        factor = power(symbol.wave / total, times)
         wave = factor if wave is None else wave * factor
     first = jnp.floor((low - start) / spacing) - 2.0
     weights = jnp.fft.irfft(wave, size)
-    weights = jnp.maximum(weights[_wrap(_count_up(size) + first, size)], 0.0)
+    weights = jnp.maximum(weights[wrap(count_up(size) + first, size)], 0.0)
     return Composed(
         theta,
         start + first * spacing,
@@ -399,7 +339,7 @@ def _log_tau(through: jax.Array) -> jax.Array:
 
 
 def _stray(
-    plan: Plan, log_mgf: jax.Array, first: jax.Array, frame: _Frame, start: jax.Array
+    plan: Plan, log_mgf: jax.Array, first: jax.Array, frame: Frame, start: jax.Array
 ) -> jax.Array:
     """What the last window leaves out, as a mass that counts G each.
 
@@ -413,9 +353,9 @@ def _stray(
     tilt = frame.chernoff
     end = (first + size) * h
     if frame.side > 0:
-        missing = _outside(log_mgf[1], tilt[1], end)
+        missing = outside(log_mgf[1], tilt[1], end)
         fall = jnp.exp(-theta * (start + end - plan.epsilon) + jnp.log(2.0) - log_price(theta))
         return jnp.minimum(missing, fall)
-    wrapped = _outside(log_mgf[0], tilt[0], -first * h)
-    wrapped += _outside(log_mgf[1], tilt[1], epsilon - start + (size - 1) * h)
+    wrapped = outside(log_mgf[0], tilt[0], -first * h)
+    wrapped += outside(log_mgf[1], tilt[1], epsilon - start + (size - 1) * h)
     return wrapped

@@ -5,7 +5,7 @@ hockey stick without the mass at infinity), x_k = e^{l_k} the nodes. A cell (l_j
 Q-mass m, P-mass e = E_Q[X; cell] and mean ratio e/m = x_j e^u, 0 <= u <= D = l_{j+1} - l_j.
 
 The order. Only the remove direction is read from a law; the add direction of a pair is the remove
-direction of the reversed pair (`_terms.reverse`). Composition multiplies ratios, and
+direction of the reversed pair (`_terms.orient`). Composition multiplies ratios, and
 x -> (x y - a)_+ is increasing, convex and 0 at 0 for every y, a >= 0. So measures (not
 necessarily probabilities) may replace X as soon as their curves compare,
 
@@ -68,7 +68,7 @@ Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 # 2^-52 (16 + 4 |log m| + 4 |log e|), what a few ulps in the arguments of a normal tail cost.
 _MASS_ULPS = 16.0
 _ULP = 2.0**-52
-# Running sums over up to 2^13 cells, and a few operations per cell.
+# Running sums over up to 2^14 cells, and a few operations per cell.
 _SUM_ALLOWANCE = 2.0**-38
 _LARGEST_EXPONENT = 600.0
 EMPTY = 1e-14

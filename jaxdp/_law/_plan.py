@@ -1,7 +1,9 @@
 """Where to look: the tilt and the windows, from a coarse law. Nothing here needs to be right.
 
 Every number of a plan is a choice (no gradient passes): a bad one makes the bounds wide, never
-wrong, because `_compose` bounds afterwards what the choice left out.
+wrong, because `_compose` bounds afterwards what the choice left out. The choices are rounded to a
+few digits, so that nearby parameters share a plan: the bounds are then smooth in between, and their
+finite differences agree with their gradients, at a frozen plan.
 
 The coarse law has its cells collapsed to their mean losses. With K(theta) = log E_P e^{theta L}
 per step (P restricted to finite losses), the tilt of the query solves sum n K'(theta) = epsilon;
@@ -24,7 +26,7 @@ from jaxdp._law._grid import ladder
 from jaxdp._law._terms import Term
 
 _PILOT_SPACING = 1e-10
-_PILOT_LADDER = ladder(48, 2**42)
+_PILOT_LADDER = ladder(24, 2**42)
 _BISECTIONS = 16
 # How many deviations below the saddle point's the mean is put: that costs the FFT a factor of a few
 # and suppresses losses much larger than a deviation, which hardly count for delta, exponentially.
@@ -40,6 +42,7 @@ _BULK = 60.0
 _BULK_ROUNDS = 8
 # One stage suffices while its lattice has so many points per deviation of one step.
 _BULK_POINTS = 64.0
+_SIGNS = np.array([-1.0, 1.0])
 
 
 class Atoms(NamedTuple):
@@ -91,11 +94,16 @@ def _atoms(terms: tuple[Term, ...]) -> Atoms:
     hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
     rows = []
     for term in terms:
-        log_q, log_p = lax.stop_gradient(term.masses(lo, hi))
+        log_q, log_p = term.masses(lo, hi)
         some = (log_q > -jnp.inf) & (log_p > -jnp.inf)
         rows.append((jnp.where(some, log_p, -jnp.inf), jnp.where(some, log_p - log_q, 0.0)))
-    count = jnp.stack([jnp.asarray(lax.stop_gradient(t.count), jnp.float64) for t in terms])
+    count = jnp.stack([jnp.asarray(t.count, jnp.float64) for t in terms])
     return Atoms(jnp.stack([r[0] for r in rows]), jnp.stack([r[1] for r in rows]), count)
+
+
+def _coarse(x: jax.Array) -> jax.Array:
+    """A positive number, to 3%."""
+    return jnp.exp(jnp.round(16.0 * jnp.log(x)) / 16.0)
 
 
 def _log_mean_exp(log_p: jax.Array, shift: jax.Array) -> jax.Array:
@@ -159,6 +167,23 @@ def _saddle(
     return theta, *at(theta)
 
 
+def saddle_point(terms: tuple[Term, ...], epsilon: jax.Array) -> jax.Array:
+    """log delta at epsilon, by the saddle point, with a gradient.
+
+    A step of Newton's method polishes the tilt and gives it its implicit derivative.
+    """
+    atoms = _atoms(terms)
+    theta = _saddle(*lax.stop_gradient((atoms, epsilon)), None)[0]
+    m = _moments(atoms, theta)
+    curvature = lax.stop_gradient(jnp.maximum(jnp.sum(atoms.count * m.variance), 1e-24))
+    step = (epsilon - jnp.sum(atoms.count * m.mean)) / curvature
+    theta += jnp.clip(step, -0.1 * theta, 0.1 * theta)
+    m = _moments(atoms, theta)
+    deviation = jnp.maximum(jnp.sqrt(jnp.sum(atoms.count * m.variance)), 1e-12)
+    exponent = jnp.sum(atoms.count * m.log_norm) - theta * epsilon
+    return jnp.minimum(exponent + _log_tail(theta, deviation), -1e-300)
+
+
 def _chernoff_edge(
     log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -174,9 +199,9 @@ def _bulk(weight: jax.Array, centred: jax.Array) -> tuple[jax.Array, jax.Array]:
     deviation = jnp.zeros(weight.shape[:1])
     for _ in range(_BULK_ROUNDS):
         inside = jnp.where(centred < cut[:, None], weight, 0.0)
-        deviation = jnp.sqrt(jnp.sum(inside * centred**2, axis=-1))
+        deviation = _coarse(jnp.maximum(jnp.sqrt(jnp.sum(inside * centred**2, axis=-1)), 1e-15))
         cut = _BULK * deviation
-    return jnp.maximum(deviation, 1e-15), cut
+    return deviation, cut
 
 
 def plan(
@@ -184,17 +209,21 @@ def plan(
 ) -> Plan:
     """Choose for a given epsilon, or for a given log delta (one of them None)."""
     epsilon, log_delta = lax.stop_gradient((epsilon, log_delta))
-    atoms = _atoms(terms)
+    atoms = lax.stop_gradient(_atoms(terms))
     count = atoms.count
     theta, exponent, mean, deviation = _saddle(atoms, epsilon, log_delta)
     log_answer = exponent + _log_tail(theta, deviation)
     centre = mean if epsilon is None else epsilon
     saddle = theta
     for _ in range(2):
-        theta = jnp.maximum(saddle - _UNDERTILT / deviation, 0.05 * saddle)
+        theta = _coarse(jnp.maximum(saddle - _UNDERTILT / deviation, 0.05 * saddle))
         m = _moments(atoms, theta)
         mean = jnp.sum(count * m.mean)
-        deviation = jnp.maximum(jnp.sqrt(jnp.sum(count * m.variance)), 1e-12)
+        deviation = _coarse(jnp.maximum(jnp.sqrt(jnp.sum(count * m.variance)), 1e-12))
+    # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
+    margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
+    if epsilon is None:
+        centre = 0.25 * margin * jnp.floor(4.0 * centre / margin)
     log_value = log_answer - jnp.sum(count * m.log_norm) + theta * centre
     # A stray mass costs at most sup g, see `_compose`.
     log_mass = jnp.log(_TOLERANCE) + log_value - log_price(theta)
@@ -228,8 +257,6 @@ def plan(
     below, tilt_below = _chernoff_edge(total[: base.size], tilts, log_mass)
     above, tilt_above = _chernoff_edge(total[base.size :], tilts, log_mass)
     # Above, g itself falls like e^{-theta y}, and what is wrapped around comes to lie below.
-    # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
-    margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
     low = jnp.minimum(mean - below, centre - 4.0 * deviation)
     high = jnp.minimum(mean + above, centre - (jnp.log(_TOLERANCE) + log_value) / theta)
     high = jnp.maximum(high, low + 8.0 * deviation)
@@ -237,17 +264,20 @@ def plan(
     wide, tilt_wide = _chernoff_edge(total[base.size :], tilts, log_mass + jnp.log(_WRAPPED))
     wide = jnp.maximum(high, low + mean + wide - centre + margin)
     chernoff = jnp.stack([tilt_below, tilt_above, tilt_wide])
-    window = jnp.stack([low, high, wide])
+    unit = 0.25 * deviation
+    window = unit * jnp.stack([jnp.floor(low / unit), jnp.ceil(high / unit), jnp.ceil(wide / unit)])
 
     bulk, cut = _bulk(jnp.exp(log_p), centred)
-    whole = jnp.floor(count)
+    whole = jnp.round(count)
     single = (window[1] - window[0]) / size < bulk / _BULK_POINTS
     inner = jnp.where(single, whole, jnp.maximum(jnp.floor(jnp.sqrt(whole)), 1.0))
     cut = jnp.where(single, jnp.inf, cut)
     outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
     rest = whole - inner * outer
     kept = jnp.where(centred < cut[:, None], log_p, -jnp.inf)
-    tilts = base / (jnp.sqrt(inner) * bulk)[:, None]
+    units = jnp.sqrt(inner) * bulk
+    tilts = base / units[:, None]
+    means = 0.25 * bulk * jnp.round(4.0 * m.mean / bulk)
     values = inner[:, None] * log_mgf(kept, jnp.concatenate([-tilts, tilts], axis=-1))
     steps = []
     for i in range(len(terms)):
@@ -256,12 +286,12 @@ def plan(
         high, tilt_high = _chernoff_edge(values[i, base.size :], tilts[i], mass)
         steps.append(
             StepPlan(
-                m.mean[i],
+                means[i],
                 inner[i],
                 outer[i],
                 rest[i],
                 cut[i],
-                jnp.stack([-low, high]),
+                _SIGNS * _coarse(1.04 * jnp.stack([low, high])),
                 jnp.stack([tilt_low, tilt_high]),
                 (lowest[i], highest[i]),
             )

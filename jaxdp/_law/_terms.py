@@ -1,14 +1,15 @@
-"""What a composition is made of, and the reversed pair."""
+"""What a composition is made of, and its two directions."""
 
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
-Direction = Literal["remove", "add"]
+Direction = Literal["remove", "add", "both"]
 
 
 class Term(NamedTuple):
@@ -28,26 +29,41 @@ class Term(NamedTuple):
     support: tuple[ArrayLike, ArrayLike] = (-jnp.inf, jnp.inf)
 
 
-def reverse(term: Term) -> Term:
-    """The term of the pair (Q, P): the loss changes sign and the two laws trade places.
+def orient(term: Term, flip: jax.Array) -> Term:
+    """The term itself, or where flip is true that of the reversed pair (Q, P).
 
-    Cells become half-open on the other side, which is as good a partition of the line.
+    Reversed, the loss changes sign and the two laws trade places. Cells become half-open on the
+    other side, which is as good a partition of the line. (flip is traced, so that both
+    directions are one program, run twice.)
     """
 
     def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        log_q, log_p = term.masses(-hi, -lo)
-        return log_p, log_q
+        log_q, log_p = term.masses(jnp.where(flip, -hi, lo), jnp.where(flip, -lo, hi))
+        return jnp.where(flip, log_p, log_q), jnp.where(flip, log_q, log_p)
 
-    low, high = term.support
+    low, high = (jnp.asarray(end, jnp.float64) for end in term.support)
+    tau_p, tau_q = (jnp.asarray(t, jnp.float64) for t in (term.log_tau_p, term.log_tau_q))
     return Term(
         masses,
         term.count,
-        term.log_tau_q,
-        term.log_tau_p,
-        (-jnp.asarray(high, jnp.float64), -jnp.asarray(low, jnp.float64)),
+        jnp.where(flip, tau_q, tau_p),
+        jnp.where(flip, tau_p, tau_q),
+        (jnp.where(flip, -high, low), jnp.where(flip, -low, high)),
     )
 
 
-def orient(terms: tuple[Term, ...], direction: Direction) -> tuple[Term, ...]:
-    """The terms of which the asked direction is the "remove" one."""
-    return terms if direction == "remove" else tuple(reverse(term) for term in terms)
+def over_directions(
+    terms: tuple[Term, ...],
+    direction: Direction,
+    answer: Callable[[tuple[Term, ...]], tuple[jax.Array, ...]],
+) -> tuple[jax.Array, ...]:
+    """The answers to a remove question in the direction asked for, the larger ones for "both"."""
+    if direction == "remove":
+        return answer(terms)
+
+    def one(flip: jax.Array) -> tuple[jax.Array, ...]:
+        return answer(tuple(orient(term, flip) for term in terms))
+
+    if direction == "add":
+        return one(jnp.asarray(True))
+    return tuple(jnp.max(x, axis=0) for x in lax.map(one, jnp.array([False, True])))

@@ -47,6 +47,9 @@ class GaussianFamily(Base):
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _divergences.gaussian_log_masses(lo, hi, self._mu())
 
+    def _atoms_at_ends(self) -> tuple[bool, bool]:
+        return False, False
+
 
 @mechanism
 class Gaussian(GaussianFamily):

@@ -95,6 +95,10 @@ class PoissonSampled(Base):
         )
         return _divergences.sampled_log_masses(step._log_masses, lo, hi, q, revealed)
 
+    def _atoms_at_ends(self) -> tuple[bool, bool]:
+        step = single(canonical_terms(self.mechanism))
+        return (True, True) if step is None else step._atoms_at_ends()
+
     def sample(self, key: jax.Array, value: Any) -> Any:
         """The inner mechanism's release of a value computed on the sample."""
         return self.mechanism.sample(key, value)

@@ -1,0 +1,89 @@
+"""Measures on a lattice through their generating functions, and the errors of transforming them.
+
+The bounds are derived in `_compose`.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+class Symbol(NamedTuple):
+    """A measure on the coarse lattice through its generating function F(z) = sum w_k z^k.
+
+    `wave` holds F on the unit circle (rfft), `real` (3,) F at z = 1 and at the two Chernoff
+    tilts of the window, where k counts from the measure's own origin, not cyclically.
+    """
+
+    wave: jax.Array
+    real: jax.Array
+
+    def __add__(self, other: "Symbol") -> "Symbol":
+        return Symbol(self.wave + other.wave, self.real + other.real)
+
+    def __mul__(self, other: "Symbol") -> "Symbol":
+        return Symbol(self.wave * other.wave, self.real * other.real)
+
+    def scaled(self, factor: jax.Array) -> "Symbol":
+        return Symbol(self.wave * factor, self.real * factor)
+
+
+def power(spectrum: jax.Array, count: jax.Array) -> jax.Array:
+    """z^n, continued to real n by the principal logarithm; 0 to 0, without a singular gradient."""
+    zero = jnp.abs(spectrum.real) + jnp.abs(spectrum.imag) < 1e-140
+    safe = jnp.where(zero, 1.0, spectrum)
+    magnitude = 0.5 * jnp.log(safe.real**2 + safe.imag**2)
+    angle = jnp.arctan2(safe.imag, safe.real)
+    radius = jnp.exp(jnp.maximum(count * magnitude, -700.0))
+    radius = jnp.where(zero & (count > 0.0), 0.0, radius)
+    return lax.complex(radius * jnp.cos(count * angle), radius * jnp.sin(count * angle))
+
+
+def rounding_mass(count: jax.Array, size: int) -> jax.Array:
+    """eta(n) of the module's docstring."""
+    bits = size.bit_length() - 1
+    return (count + 1.0) * (size**0.5 * 2.0**-53 * (8 * bits + 48))
+
+
+def outside(log_mgf: jax.Array, tilt: jax.Array, distance: jax.Array) -> jax.Array:
+    """Chernoff's bound on the mass beyond the distance (twice over, against its rounding)."""
+    return 2.0 * jnp.exp(jnp.minimum(log_mgf - tilt * distance, 0.0))
+
+
+def log_mgf_of(weights: jax.Array, exponent: jax.Array) -> jax.Array:
+    """log sum w e^exponent."""
+    top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf))
+    top = lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
+    return top + jnp.log(jnp.sum(weights * jnp.exp(jnp.minimum(exponent - top, 0.0))))
+
+
+def wrap(index: jax.Array, size: int) -> jax.Array:
+    return (index - size * jnp.floor(index / size)).astype(jnp.int32)
+
+
+def count_up(size: int) -> jax.Array:
+    return jnp.arange(size, dtype=jnp.float64)
+
+
+class Frame(NamedTuple):
+    """What the coarse lattice is: its spacing, its tilts, the tilt theta, the side, the size."""
+
+    spacing: jax.Array
+    chernoff: jax.Array
+    theta: jax.Array
+    side: int
+    size: int
+
+    def symbol(self, weights: jax.Array, places: jax.Array) -> Symbol:
+        """Of weights at any integer places."""
+        size = self.size
+        cyclic = jnp.zeros((size,), jnp.float64).at[wrap(places, size)].add(weights)
+        tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
+        exponent = tilts[:, None] * places[None, :]
+        # Beyond the range of a double Chernoff's bound is given up (infinite), not cut short.
+        beyond = jnp.any((exponent > 600.0) & (weights > 0.0), axis=-1)
+        real = jnp.sum(weights * jnp.exp(jnp.minimum(exponent, 600.0)), axis=-1)
+        real = jnp.where(beyond, jnp.inf, real)
+        return Symbol(jnp.fft.rfft(cyclic), jnp.concatenate([jnp.sum(weights)[None], real]))
