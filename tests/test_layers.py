@@ -28,6 +28,7 @@ FLOORS = {
     "jaxdp._numerical": 4,
     "jaxdp._answers": 4,
     "jaxdp._amplification": 4,
+    "jaxdp._allocation": 4,
     "jaxdp.training": 5,
     "jaxdp.interop": 5,
     "jaxdp.cli": 6,
