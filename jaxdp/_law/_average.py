@@ -120,11 +120,9 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
         stray += outside(1.0, plan.chernoff[1], floor + (size - 1) * h)
     # The moment at infinity of one summand, times the mass of the others.
     mass = jnp.exp(steps * jnp.log(jnp.sum(law.mass)))
-    kept = jnp.maximum(mass, 1.0) if side > 0 else jnp.minimum(mass, 1.0)
-    # Below, that moment is right up to the lattice's end, and left out if this is read beyond.
-    ceiling = lattice.anchor + h * lattice.top if s > 0 else jnp.float64(jnp.inf)
-    short = (plan.query >= ceiling) if side < 0 else False
-    kept, ceiling = jnp.where(short, 0.0, kept), jnp.where(short, jnp.inf, ceiling)
+    kept, ceiling = jnp.maximum(mass, 1.0), jnp.float64(jnp.inf)
+    if side < 0:
+        kept, ceiling = _kept(law, steps, plan)
     reach = steps * middle + size * h + jnp.abs(first) * h
     return Total(
         steps,
@@ -144,6 +142,20 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
         lax.stop_gradient(2.0**-46 * reach),
         lattice.anchor <= 0.0,
     )
+
+
+def _kept(
+    law: _average_grid.StepLaw, steps: jax.Array, plan: AveragePlan
+) -> tuple[jax.Array, jax.Array]:
+    """The part of the first moment beyond the lattice that counts below, read up to a ceiling."""
+    top = law.lattice.anchor + law.lattice.spacing * law.lattice.top
+    ceiling = plan.query + 0.1 * jnp.maximum(plan.query - steps, 0.0)
+    others = jnp.maximum(steps - 1.0, 0.0)
+    room = others * law.first * (1.0 - 1e-9) - (ceiling - top)
+    exponent = -(room**2) / (2.0 * others * law.second + 1e-300)
+    kept = jnp.where(room > 0.0, -jnp.expm1(exponent), 0.0)
+    kept = lax.stop_gradient(jnp.where(top >= ceiling, 1.0, kept) * (law.tau > 0.0))
+    return kept, lax.stop_gradient(jnp.where(kept > 0.0, ceiling, jnp.inf))
 
 
 def _safe_log(x: jax.Array) -> jax.Array:

@@ -31,9 +31,11 @@ between nodes (which would double the loss). A node gets m - g + (the g before) 
 masses, relatively accurate in both tails. At the bottom what remains of E is lost from the mean,
 which goes down; an atom there (s = +1) joins the last cell as a third point, and repays it.
 The recursion's rounding is local and relative: (1 - 2^-38) covers it.
-With s = +1, as (X - c)_+ = (x - c)_+ + (X - x)_+ for c <= x, the first moment lost at the top may be
-kept at infinity if the sum's curve is read only up to x: the other summands being >= 0, no
-threshold of this one is larger.
+With s = +1, let B = min(X, x). As (S - c)_+ >= (sum B_i - c)_+ + sum (X_i - x)_+ 1{sum B_j >= c},
+and B_i = x where X_i > x, the first moment lost at the top may be kept at infinity, times a bound on
+P{sum of t - 1 B_j >= c - x}. From e^-u <= 1 - u + u^2 / 2, u >= 0,
+
+    P{sum of n B_j <= r} <= exp(-(n m_1 - r)^2 / (2 n m_2)),   m_1 <= E B, m_2 >= E B^2, r <= n m_1.
 
 Thresholds log x are rounded, by a relative 2^-52 (1 + |log x|) in x: `_average` reads its curve
 with a shift that covers it.
@@ -69,13 +71,16 @@ class Lattice(NamedTuple):
 class StepLaw(NamedTuple):
     """Q-masses at positions k of the lattice (repeated positions have no mass).
 
-    `tau` is the first moment at infinity; below, it is right only for thresholds up to the top.
+    `tau` is the first moment at infinity, or, below, what may be kept there in part; `first` and
+    `second` then are m_1 and m_2.
     """
 
     lattice: Lattice
     positions: jax.Array
     mass: jax.Array
     tau: jax.Array
+    first: jax.Array = jnp.nan
+    second: jax.Array = jnp.nan
 
 
 def _log(x: jax.Array) -> jax.Array:
@@ -237,21 +242,26 @@ def lower(
         cells = _Cell((a, b, none), (_where(a, u), _where(b, v), none), width, sag)
         moved = _share(cells, atom)
         weights = _nodes(whole, moved, atom)
-        tau = jnp.float64(0.0)
+        tau = lead = square = jnp.float64(0.0)
     else:
-        top, above, error = (
+        top, above, beyond = (
             x[0] for x in _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1)
         )
-        tau = top * jnp.maximum(above - error - nodes[-1], 0.0) * (1.0 - 2.0**-48)
-        sag = jnp.maximum(sag, jnp.concatenate([zero, sag[:-1]]))
-        last = jnp.where((nodes[:-1] <= nodes[0]) & (width > 0.0), atom, 0.0)
+        tau = top * jnp.maximum(above - beyond - nodes[-1], 0.0) * (1.0 - 2.0**-48)
+        lowest = (nodes[:-1] <= nodes[0]) & (width > 0.0)
+        last = jnp.where(lowest, atom, 0.0)
+        # No mean is to be lost at the lowest node.
+        chord = mass * ((edges[:-1] + edges[1:]) * (mean + error) - edges[:-1] * edges[1:])
+        lead = jnp.sum(mass * (base + offset)) + atom * anchor + top * nodes[-1]
+        square = jnp.sum(chord) + atom * anchor * cut + top * nodes[-1] ** 2
+        sag = jnp.where(lowest, 0.0, jnp.maximum(sag, jnp.concatenate([zero, sag[:-1]])))
         offsets = _where(b, width - v), _where(a, width - u), _where(last, width)
         cells = _Cell((b, a, last), offsets, width, sag)
         cells = jax.tree.map(lambda x: x[::-1], cells)
         moved = _share(cells, top)
         weights = _nodes((whole + last)[::-1], moved, top)[::-1]
     weights = jnp.maximum(weights, 0.0) * (1.0 - _SCAN_ALLOWANCE)
-    return StepLaw(lattice, positions, weights, tau)
+    return StepLaw(lattice, positions, weights, tau, lead, square * (1.0 + 1e-9))
 
 
 def _where(mass: jax.Array, offset: jax.Array) -> jax.Array:

@@ -21,9 +21,9 @@ from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_grid import support
 from jaxdp._law._terms import Term
 
-# Losses of the coarse law: 0 and +- 10^-9 ... 600; neighbours 9%, 0.06 or 3% apart.
+# Losses of the coarse law: 0 and +- 10^-9 ... 600; neighbours 10%, 0.1 or 3% apart.
 _SIDE = np.concatenate(
-    [np.geomspace(1e-9, 0.6, 230), np.arange(0.66, 24.0, 0.06), np.geomspace(24.0, 600.0, 110)]
+    [np.geomspace(1e-9, 1.0, 218), np.arange(1.1, 60.0, 0.1), np.geomspace(60.0, 600.0, 78)]
 )
 _LOSSES = np.concatenate([-_SIDE[::-1], [0.0], _SIDE])
 _BISECTIONS = 36
@@ -37,14 +37,13 @@ _WINDOW = 3e-5
 # The coarse transforms that find where to look.
 _SIZE = 2048
 _ROUNDS = 4
-_ROOM = 1.1
 _IGNORED = 1e-9
 
 
 class AveragePlan(NamedTuple):
     """The tilt of y, where y is read, the ratio about which cells are narrow, and what is kept.
 
-    In terms of y less t times that ratio's: the window above starts at `low` and ends at `high`, the
+    Ratios up to `largest` lie on the lattice. In terms of y less t times that ratio's: the window above starts at `low` and ends at `high`, the
     one below has the same start and `width`, and is read from `floor` on; `chernoff` holds the tilts that bound what is
     outside: below and above.
     """
@@ -196,7 +195,10 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
     """The tilt, of those tried, that needs the smallest window to answer the query."""
     atoms, lowest, highest, steps, whole = common
     if s > 0 and not whole:
-        highest = jnp.minimum(highest, _ROOM * query.y)
+        gap = jnp.maximum(query.y - steps, 0.0)
+        near = jnp.where(atoms.x <= 1.0 + jnp.maximum(gap, 1.0), (atoms.x - 1.0) ** 2, 0.0)
+        spread = jnp.sqrt(steps * jnp.sum(jnp.exp(atoms.log_q) * near))
+        highest = jnp.minimum(highest, 1.0 + 1.2 * gap + 6.0 * spread)
         atoms = _Atoms(atoms.log_q, jnp.minimum(atoms.x, highest))
     saddle = _saddle(atoms, steps, query.y, None, s)
     log_value = query.log_delta + jnp.log(_scale(query.y, steps, s))
@@ -231,11 +233,13 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
             below, tilt_below = _edge(wide[: tilts.size], tilts, log_mass)
             above, tilt_above = _edge(wide[tilts.size :], tilts, log_mass)
             low = jnp.maximum(jnp.minimum(centre - below, floor), reach[0])
-            # Above, z e^{-theta z} falls, and what is wrapped around comes to lie below.
+            # Above, z e^{-theta z} falls.
             far = jnp.minimum(centre + above, query.y + (3.0 - log_mass) / theta)
             high = jnp.minimum(jnp.maximum(far, query.y + 0.5 * deviation), reach[1])
-            width = jnp.maximum(jnp.minimum(centre + above, reach[1]) - floor, high - low)
-            return low, high, width, tilt_below, tilt_above
+            # What is wrapped around must not come to lie beyond what is read.
+            far = jnp.minimum(centre + above, reach[1])
+            high = jnp.maximum(high, low + far - query.y)
+            return low, high, jnp.maximum(far - floor, high - low), tilt_below, tilt_above
 
         low, high, _, _, _ = window(jnp.float64(0.0))
         low, high, width, tilt_below, tilt_above = window((high - low) / points)
@@ -332,4 +336,11 @@ def plan(
 
     query = _first_query(common, total, log_delta, s)
     query = lax.fori_loop(0, _ROUNDS, again, query)
-    return _at(common, query, s, size)
+    chosen = _at(common, query, s, size)
+    # The law below collapses its low end: at least so far that it holds a third of the mass up to
+    # one lattice step further on.
+    mass = jnp.cumsum(jnp.exp(atoms.log_q))
+    reached = jnp.interp(atoms.x + chosen.width / size, atoms.x, mass)
+    enough = (mass > 0.0) & (reached <= 3.0 * mass)
+    least = jnp.min(jnp.where(enough, atoms.x, atoms.x[-1]))
+    return chosen._replace(cut=jnp.maximum(chosen.cut, jnp.minimum(least, chosen.middle)))
