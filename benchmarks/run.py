@@ -1,6 +1,6 @@
 """Calibration at scale and accounting in loops: one table, ours beside dp_accounting.
 
-    python -m benchmarks.run [--quick] [--only NAME ...] [--output FILE.md]
+    python -m benchmarks.run [--quick | --scale S] [--only NAME ...] [--output FILE.md]
 
 Needs the extras `interop` and, for the training step, `examples`. Every result is checked from the
 safe side before its time is written down. The table goes to benchmarks/results/ by default.
@@ -95,9 +95,9 @@ def row(work, cold, warm, peer, note="", ratio=None):
     }
 
 
-def gaussian(quick: bool) -> list[dict[str, Any]]:
+def gaussian(scale: float) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
-    count = 100_000 if quick else 1_000_000
+    count = int(1_000_000 * scale)
     epsilon, delta = 10 ** rng.uniform(-1, 1, count), 10 ** rng.uniform(-12, -3, count)
     few = range(100)
     peer, _ = seconds(lambda: [dpa.get_sigma_gaussian(epsilon[i], delta[i]) for i in few])
@@ -115,9 +115,9 @@ def peer_calibration(make: Callable[[], Any], epsilon: float) -> float:
     return dpa.calibrate_dp_mechanism(make, event, epsilon, 1e-5, bracket)
 
 
-def dp_sgd(quick: bool) -> list[dict[str, Any]]:
+def dp_sgd(scale: float) -> list[dict[str, Any]]:
     rng = np.random.default_rng(1)
-    count = 32 if quick else 10_000
+    count = int(10_000 * scale)
     targets = 10 ** rng.uniform(-0.3, 0.9, count), 10 ** rng.uniform(-9, -5, count)
     args = 10 ** rng.uniform(-3, -1.3, count), np.floor(10 ** rng.uniform(2, 4, count))
     peer, _ = seconds(lambda: peer_calibration(PLDAccountant, 3.0))
@@ -125,18 +125,18 @@ def dp_sgd(quick: bool) -> list[dict[str, Any]]:
     return [at_scale(name, sgd, targets, args, 8, peer, method=jaxdp.Numerical())]
 
 
-def random_allocation(quick: bool) -> list[dict[str, Any]]:
+def random_allocation(scale: float) -> list[dict[str, Any]]:
     rng = np.random.default_rng(2)
-    count = 8 if quick else 1000
+    count = int(1000 * scale)
     targets = 10 ** rng.uniform(-0.3, 0.6, count), 10 ** rng.uniform(-8, -5, count)
     args = (np.floor(10 ** rng.uniform(1, 4, count)),)
     bracket = {"bracket": (0.2, 50.0), "method": jaxdp.Numerical()}
     return [at_scale("random-allocation sigma", allocation, targets, args, 8, None, **bracket)]
 
 
-def calibration_by_their_tool(quick: bool) -> list[dict[str, Any]]:
+def calibration_by_their_tool(scale: float) -> list[dict[str, Any]]:
     rows = []
-    for epsilon in (3.0,) if quick else (1.0, 3.0, 8.0):
+    for epsilon in (3.0,) if scale < 0.1 else (1.0, 3.0, 8.0):
         cold, _ = seconds(lambda e=epsilon: peer_calibration(interop.Accountant, e))
         warm, ours = seconds(lambda e=epsilon: peer_calibration(interop.Accountant, e))
         peer, theirs = seconds(lambda e=epsilon: peer_calibration(PLDAccountant, e))
@@ -146,7 +146,7 @@ def calibration_by_their_tool(quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def training_step(quick: bool) -> list[dict[str, Any]]:
+def training_step(scale: float) -> list[dict[str, Any]]:
     """The digits example's epoch with and without `track_privacy`, epsilon once an epoch."""
     spec = importlib.util.spec_from_file_location(
         "train_dp_sgd", ROOT.parent / "examples/train_dp_sgd.py"
@@ -199,7 +199,7 @@ def training_step(quick: bool) -> list[dict[str, Any]]:
     for name, epoch in epochs.items():
         params = example.initial(jax.random.key(0))
         carries[name] = epoch(params, optimisers[name].init(params), jax.random.key(1))[:2]
-    for key in jax.random.split(jax.random.key(2), 10 if quick else 100):
+    for key in jax.random.split(jax.random.key(2), 10 if scale < 0.1 else 100):
         for name, epoch in epochs.items():  # taken in turn, so that other load falls on all
             took, out = seconds(
                 lambda e=epoch, n=name, k=key: jax.block_until_ready(e(*carries[n], k))
@@ -233,7 +233,8 @@ JOBS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small batches")
+    parser.add_argument("--scale", type=float, default=1.0, help="shrink the batches by this")
+    parser.add_argument("--quick", action="store_true", help="the same as --scale 0.01")
     parser.add_argument("--only", nargs="*", choices=JOBS, default=list(JOBS))
     parser.add_argument("--output", type=pathlib.Path)
     options = parser.parse_args()
@@ -245,7 +246,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in options.only:
         with jax.enable_x64(name != "training"):
-            rows += JOBS[name](options.quick)
+            rows += JOBS[name](0.01 if options.quick else options.scale)
         print(rows[-1], flush=True)
         write(output, rows, device)
     print(output.read_text(encoding="utf-8"))

@@ -1,6 +1,6 @@
 """DP-SGD on scikit-learn's digits: balls-and-bins batches beside Poisson batches, equal privacy.
 
-    python examples/train_dp_sgd.py [--quick]      (needs the extra `examples`)
+    python examples/train_dp_sgd.py [--quick] [--method renyi]      (needs the extra `examples`)
 
 A float32 network trained by optax, with per-example clipping and noise by
 `optax.contrib.differentially_private_aggregate`. The noise is calibrated here to the same
@@ -66,7 +66,9 @@ def padded_batches(joined: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
     return index, index >= 0
 
 
-def train(sampler: str, sigma: float, epochs: int) -> tuple[float, float]:
+def train(
+    sampler: str, sigma: float, epochs: int, method: jaxdp.Numerical | jaxdp.Renyi
+) -> tuple[float, float]:
     """Train and report; returns the accuracy on the test images and the final epsilon."""
     (images, labels), (test_images, test_labels) = data()
     records = len(labels)
@@ -77,9 +79,10 @@ def train(sampler: str, sigma: float, epochs: int) -> tuple[float, float]:
     # Both are schedules fixed beforehand: an epoch of allocation, or BATCHES Poisson steps.
     step = jaxdp.Gaussian(sigma)
     if sampler == "poisson":
-        spent, taken = training.init_fixed(jaxdp.PoissonSampled(step, 1.0 / BATCHES)), BATCHES
+        phase, taken = jaxdp.PoissonSampled(step, 1.0 / BATCHES), BATCHES
     else:
-        spent, taken = training.init_fixed(jaxdp.RandomAllocation(step, BATCHES)), 1
+        phase, taken = jaxdp.RandomAllocation(step, BATCHES), 1
+    spent = training.init_fixed(phase, method=method)
 
     def loss(params, image, label):
         return optax.softmax_cross_entropy_with_integer_labels(logits(params, image), label)
@@ -120,7 +123,10 @@ def main() -> None:
     """Calibrate, train twice, compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="3 epochs instead of 20")
-    epochs = 3 if parser.parse_args().quick else 20
+    parser.add_argument("--method", choices=("numerical", "renyi"), default="numerical")
+    options = parser.parse_args()
+    epochs = 3 if options.quick else 20
+    method = jaxdp.Numerical() if options.method == "numerical" else jaxdp.Renyi()
     builders = {
         "allocation": lambda s: jaxdp.RandomAllocation(
             jaxdp.Gaussian(s), BATCHES, num_epochs=epochs
@@ -132,10 +138,10 @@ def main() -> None:
     rows = []
     for sampler, build in builders.items():
         start = time.perf_counter()
-        solve = functools.partial(calibrate.solve, build, method=jaxdp.Numerical())
+        solve = functools.partial(calibrate.solve, build, method=method)
         sigma = float(solve(epsilon=EPSILON, delta=DELTA, bracket=(0.3, 30.0)).value)
         seconds = time.perf_counter() - start
-        accuracy, epsilon = train(sampler, sigma, epochs)
+        accuracy, epsilon = train(sampler, sigma, epochs, method)
         rows.append((sampler, sigma, epsilon, accuracy, seconds))
     print(f"\n({EPSILON:g}, {DELTA:g})-DP, {epochs} epochs of {BATCHES} batches")
     print("sampler       sigma  epsilon  accuracy  calibrated in")

@@ -241,7 +241,7 @@ def calibrate(
     num_steps: StepsOption = 1,
     sensitivity: SensitivityOption = 1.0,
     direction: DirectionOption = Direction.BOTH,
-    method: MethodOption = MethodName.RENYI,
+    method: MethodOption = MethodName.NUMERICAL,
     as_json: JsonOption = False,
     output: _targets_view.OutputOption = None,
     resume: _targets_view.ResumeOption = False,
@@ -287,12 +287,13 @@ def calibrate(
         if output is not None or resume or processes != 1 or coordinator is not None:
             raise InputError("--output, --resume and --processes need a table of TARGETS")
         composed = num_steps > 1 and (sampling_probability < 1.0 or mechanism == Mechanism.LAPLACE)
+        bound = jaxdp.Numerical() if method == MethodName.NUMERICAL else jaxdp.Renyi()
         solution = _calibrate.solve(
             build,
             epsilon=epsilon,
             delta=delta,
             direction=direction.value,
-            method=jaxdp.Numerical() if composed and method == MethodName.NUMERICAL else None,
+            method=bound if composed else None,
         )
         value, achieved = float(solution.value), float(solution.delta)
         status = _calibrate.Status(int(solution.status))
