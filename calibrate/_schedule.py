@@ -125,9 +125,9 @@ def schedule(
         each = np.broadcast_to(rate, sigma.shape)
         inputs = jax.tree.map(np.asarray, args)
         found = program(sigma, each, float(epsilon), float(delta), int(max_steps), inputs)
-        host = [np.asarray(x) for x in found]
-    status = jnp.asarray(host[-1], jnp.int32)
-    return LearnedSchedule(*(jnp.asarray(x) for x in host[:-1]), status)
+        *host, status = (np.asarray(x) for x in found)
+    learned, rate, loss, target, achieved = (jnp.asarray(x) for x in host)
+    return LearnedSchedule(learned, rate, loss, target, achieved, jnp.asarray(status, jnp.int32))
 
 
 @functools.lru_cache(maxsize=16)
@@ -201,7 +201,7 @@ def _run(sigma, q, sampled):
 def _moments_of(sigma, q):
     """log E[X^alpha] of the run at every order, recomputed in reverse mode to bound memory."""
     each = jax.lax.map(
-        jax.checkpoint(lambda x: _moments.moments(*x, _ORDERS)),
+        jax.checkpoint(lambda x: _moments.moments(x[0], x[1], _ORDERS)),
         (sigma, q),
         batch_size=_STEPS_AT_A_TIME,
     )
