@@ -31,7 +31,7 @@ import time
 start = time.perf_counter()
 import jaxdp
 run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.01), 1000)
-float(jaxdp.epsilon(run, 1e-5))
+float(jaxdp.epsilon(run, 1e-5, method=jaxdp.Numerical()))
 print(time.perf_counter() - start)
 """
 
@@ -83,7 +83,7 @@ def main() -> None:
         ).stdout
     )
     with jax.enable_x64(True):
-        one = jax.jit(lambda s: jaxdp.epsilon(dp_sgd(s), DELTA))
+        one = jax.jit(lambda s: jaxdp.epsilon(dp_sgd(s), DELTA, method=jaxdp.Numerical()))
         sigma = jnp.asarray(1.0)
         jax.block_until_ready(one(sigma))
         warm = seconds(lambda: jax.block_until_ready(one(sigma)), 15)
@@ -94,14 +94,16 @@ def main() -> None:
         batch = seconds(lambda: jax.block_until_ready(one(sigmas))) / options.targets
 
         targets = np.resize(list(TRUTH), options.targets)
-        solve = jax.jit(lambda e: calibrate.solve(dp_sgd, epsilon=e, delta=DELTA))
+        solve = jax.jit(
+            lambda e: calibrate.solve(dp_sgd, epsilon=e, delta=DELTA, method=jaxdp.Numerical())
+        )
         e = jnp.asarray(targets)
         start = time.perf_counter()
         solution = jax.block_until_ready(solve(e))
         solve_first = time.perf_counter() - start
         solve_warm = seconds(lambda: jax.block_until_ready(solve(e)))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        reached = np.asarray(jaxdp.delta(dp_sgd(solution.value), e))
+        reached = np.asarray(jaxdp.delta(dp_sgd(solution.value), e, method=jaxdp.Numerical()))
     exact = np.array([TRUTH[t] for t in targets])
     excess = np.asarray(solution.value) / exact - 1
 

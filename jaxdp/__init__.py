@@ -2,6 +2,7 @@
 
 from jaxdp._allocation import Estimate as Estimate
 from jaxdp._allocation import RandomAllocation as RandomAllocation
+from jaxdp._allocation import Shuffled as Shuffled
 from jaxdp._allocation import estimate_delta as estimate_delta
 from jaxdp._amplification import ConstantNoisyIteration as ConstantNoisyIteration
 from jaxdp._amplification import Diffusion as Diffusion
@@ -65,6 +66,8 @@ from jaxdp._noise import gdl_epsilon_floor as gdl_epsilon_floor
 from jaxdp._noise import noise_share as noise_share
 from jaxdp._noise import repeated_noise_renyi as repeated_noise_renyi
 from jaxdp._noise import skellam_renyi_bound as skellam_renyi_bound
+from jaxdp._privacy_loss import PrivacyLoss as PrivacyLoss
+from jaxdp._privacy_loss import privacy_loss as privacy_loss
 from jaxdp._queries import advantage as advantage
 from jaxdp._queries import delta as delta
 from jaxdp._queries import delta_bounds as delta_bounds

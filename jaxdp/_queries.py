@@ -23,9 +23,9 @@ _RENYI_CHUNK, _NUMERICAL_CHUNK = 1024, 8
 _AVERAGE_CHUNKS = (8, 256)  # quadratures of averages in the add direction; their power series
 
 
-def chunk_of(m: Mechanism, method: Method | None) -> int | None:
+def chunk_of(m: Mechanism, method: Method | None, two_sided: bool = False) -> int | None:
     """How many batch elements to evaluate at a time, None for all."""
-    chosen = _answers.resolve(m, method)
+    chosen = _answers.resolve(m, method, two_sided)
     if isinstance(chosen, Analytic):
         return None
     if isinstance(chosen, Renyi):
@@ -50,7 +50,7 @@ def _query(
         m,
         argument[1],
         rounding=rounding,
-        chunk=chunk_of(m, method),
+        chunk=chunk_of(m, method, two_sided=not isinstance(rounding, str)),
         direction=direction,
         method=method,
     )
@@ -73,7 +73,7 @@ def hockey_stick(
       m: a mechanism; its parameters broadcast against epsilon.
       epsilon: any real number, negative included. Any shape.
       direction: "remove" (with the record || without), "add" (without || with) or "both".
-      method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
 
     Returns:
       Values in [0, 1], of the broadcast shape.
@@ -111,7 +111,7 @@ def log_delta(
       m: a mechanism; its parameters broadcast against epsilon.
       epsilon: any real number. Any shape.
       direction: "remove", "add" or "both".
-      method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
 
     Raises:
       ValueError: for nan epsilon, an unknown direction or a method that cannot answer.
@@ -139,7 +139,7 @@ def delta(
       m: a mechanism; its parameters broadcast against epsilon.
       epsilon: any real number. Any shape.
       direction: "remove", "add" or "both".
-      method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
 
     Raises:
       ValueError: for nan epsilon, an unknown direction or a method that cannot answer.
@@ -209,7 +209,7 @@ def epsilon(
       m: a mechanism; its parameters broadcast against delta.
       delta: in [0, 1). Any shape.
       direction: "remove", "add" or "both".
-      method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
 
     Raises:
       ValueError: for delta outside [0, 1), an unknown direction or a method that cannot answer.
@@ -328,7 +328,7 @@ def tradeoff(m: Mechanism, fpr: ArrayLike, *, method: Method | None = None) -> j
     Args:
       m: a mechanism; its parameters broadcast against fpr.
       fpr: false positive rate in [0, 1]. Any shape.
-      method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
 
     Raises:
       ValueError: for fpr outside [0, 1] or a method that cannot answer. TypeError: if m is no
@@ -352,7 +352,7 @@ def advantage(m: Mechanism, *, method: Method | None = None) -> jax.Array:
 
     Args:
       m: a mechanism. The result has its parameters' broadcast shape.
-      method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
 
     Raises:
       ValueError: for a method that cannot answer. TypeError: if m is no mechanism.

@@ -241,6 +241,8 @@ def _core_ranks(node: Any) -> list[int]:
             ranks.append(0)
             continue
         for field in dataclasses.fields(leaf):
+            if field.metadata.get("static"):
+                continue
             child = getattr(leaf, field.name)
             rank = type(leaf)._core_ndims.get(field.name, 0)
             ranks += [rank] * len(jax.tree.leaves(child)) if rank else _core_ranks(child)

@@ -277,7 +277,9 @@ def plan(
     kept = jnp.where(centred < cut[:, None], log_p, -jnp.inf)
     units = jnp.sqrt(inner) * bulk
     tilts = base / units[:, None]
-    means = 0.25 * bulk * jnp.round(4.0 * m.mean / bulk)
+    # Moving the centre moves the middle of the inner fold, by an eighth of its deviation at most.
+    grain = 0.25 * units / inner
+    means = grain * jnp.round(m.mean / grain)
     values = inner[:, None] * log_mgf(kept, jnp.concatenate([-tilts, tilts], axis=-1))
     steps = []
     for i in range(len(terms)):
@@ -291,7 +293,7 @@ def plan(
                 outer[i],
                 rest[i],
                 cut[i],
-                _SIGNS * _coarse(1.04 * jnp.stack([low, high])),
+                _SIGNS * _coarse(1.04 * (jnp.stack([low, high]) + 0.125 * units[i])),
                 jnp.stack([tilt_low, tilt_high]),
                 (lowest[i], highest[i]),
             )

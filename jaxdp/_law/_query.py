@@ -134,6 +134,48 @@ def log_delta_bounds(
     return over_directions(terms, direction, answer)
 
 
+def loss_law(
+    terms: tuple[Term, ...],
+    log_delta: jax.Array,
+    *,
+    direction: Direction = "remove",
+    side: int = 1,
+    size: int = DEFAULT_SIZE,
+) -> tuple[jax.Array, ...]:
+    """The composed law about the epsilon of a delta, as `PrivacyLoss` holds it.
+
+    Returns start, spacing, log P-masses, log P{inf}, log_error, tilt, centre and floor: the curve
+    of the masses at epsilon is off by at most e^{log_error - tilt epsilon}. What lies above the
+    window adds at most its share at `centre` beyond it (`_compose._stray`); what wraps around is
+    known from `floor` on.
+    """
+
+    def answer(terms: tuple[Term, ...]) -> tuple[jax.Array, ...]:
+        chosen = plan(terms, None, log_delta, size)
+        law = compose(terms, chosen, size, side)
+        start = law.start + side * law.shift
+        loss = start + law.spacing * jnp.arange(size, dtype=jnp.float64)
+        # Weights are read at the losses as they came out, masses at these.
+        log_mass = law.log_scale - law.theta * (loss - side * law.shift) + _safe_log(law.weights)
+        rounding = 2.0**-46 * (4.0 + jnp.abs(law.log_scale) + jnp.abs(law.theta * loss))
+        error = law.log_scale + _safe_log(law.stray) + log_price(law.theta) + jnp.log(2.0)
+        error += law.theta * law.shift
+        return (
+            start,
+            law.spacing,
+            log_mass + side * rounding,
+            law.log_tau + side * 2.0**-48,
+            error,
+            law.theta,
+            chosen.epsilon,
+            chosen.epsilon - chosen.margin,
+        )
+
+    if direction == "both":
+        raise ValueError("a law has one direction")
+    return over_directions(terms, direction, answer)
+
+
 def log_delta_estimate(
     terms: tuple[Term, ...], epsilon: ArrayLike, *, direction: Direction = "remove"
 ) -> jax.Array:
