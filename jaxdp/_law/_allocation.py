@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from jaxdp._law import _average, _average_plan
+from jaxdp._law import _average, _average_plan, _average_term, _query
 from jaxdp._law._average import Total
 from jaxdp._law._terms import Direction, Term
 
@@ -14,6 +14,10 @@ DEFAULT_SIZE = 16384
 
 def _sign(direction: Direction) -> int:
     return 1 if direction == "remove" else -1
+
+
+def _numbers(*values: ArrayLike) -> tuple[jax.Array, ...]:
+    return tuple(jnp.asarray(value, jnp.float64) for value in values)
 
 
 def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -58,10 +62,7 @@ def _epsilon(
         log_delta += jnp.log(steps)
     target = jnp.exp(jnp.clip(log_delta - at.log_unit, -700.0, 700.0))
     target = jnp.where(log_delta > -jnp.inf, target, 0.0) * (1.0 - side * 2.0**-40)
-    slope = jnp.float64(0.0)
     aim = jnp.full_like(at.y, target) if s > 0 else -at.y * target
-    if s < 0:
-        slope = target
     count = jnp.arange(at.y.shape[0], dtype=jnp.int32)
     last = at.y.shape[0] - 1
     if side > 0:
@@ -81,10 +82,53 @@ def _epsilon(
     inside = (other != k) & (jnp.abs(change) > 0.0) & jnp.isfinite(change)
     share = jnp.clip(jnp.where(inside, gap / jnp.where(inside, change, 1.0), 0.0), 0.0, 1.0)
     c = at.y[k] + share * (at.y[other] - at.y[k]) + side * law.shift
-    del slope
     ratio = jnp.maximum(s * c / steps, 0.0)
     epsilon = s * _log(ratio)
     return jnp.where(reached, epsilon, side * jnp.inf)
+
+
+def averaged_term(
+    term: Term,
+    num_steps: ArrayLike,
+    *,
+    log_delta: ArrayLike,
+    direction: Direction = "remove",
+    side: int = 1,
+    size: int = DEFAULT_SIZE,
+    count: ArrayLike = 1.0,
+) -> Term:
+    """The law of the average of num_steps ratios, above (side = 1) or below (-1), as a term.
+
+    Right in the given direction only: pass the same one to the engine. `log_delta` is what its tail is
+    to be accurate for, a choice; `count` is the term's.
+    """
+    s = _sign(direction)
+    steps, log_delta, count = _numbers(num_steps, log_delta, count)
+    aim = jnp.maximum(log_delta - jnp.log(jnp.maximum(count, 1.0)), -600.0)
+    chosen = _average_plan.plan(term, steps, None, aim, s, size, whole=True)
+    law = _average.total(term, steps, chosen, size, s, side)
+    return _average_term.as_term(law, term, s, side)._replace(count=count)
+
+
+def _composed(
+    term: Term,
+    num_steps: ArrayLike,
+    count: ArrayLike,
+    log_delta: jax.Array,
+    direction: Direction,
+    side: int,
+    size: int,
+) -> tuple[Term, ...]:
+    averaged = averaged_term(
+        term,
+        num_steps,
+        log_delta=log_delta,
+        direction=direction,
+        side=side,
+        size=size,
+        count=count,
+    )
+    return (averaged,)
 
 
 def allocation_log_delta_bounds(
@@ -92,13 +136,28 @@ def allocation_log_delta_bounds(
     num_steps: ArrayLike,
     epsilon: ArrayLike,
     *,
+    count: ArrayLike | None = None,
     direction: Direction = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
 ) -> tuple[jax.Array, ...]:
-    """Certified bounds on log delta at a real epsilon, one of t steps, for each of `sides`."""
+    """Certified bounds on log delta at a real epsilon, one of t steps, for each of `sides`.
+
+    With `count`, of that many independent such allocations, composed.
+    """
     s = _sign(direction)
-    steps, epsilon = (jnp.asarray(v, jnp.float64) for v in (num_steps, epsilon))
+    if count is not None:
+        aim = _average_plan.guess_log_delta(term, *_numbers(num_steps, epsilon, count))
+        return tuple(
+            _query.log_delta_bound(
+                _composed(term, num_steps, count, aim, direction, side, size),
+                epsilon,
+                direction=direction,
+                side=side,
+            )
+            for side in sides
+        )
+    steps, epsilon = _numbers(num_steps, epsilon)
     query = steps * jnp.exp(s * epsilon)
     chosen = _average_plan.plan(term, steps, query, None, s, size)
     laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
@@ -113,15 +172,30 @@ def allocation_epsilon_bounds(
     delta: ArrayLike | None = None,
     *,
     log_delta: ArrayLike | None = None,
+    count: ArrayLike | None = None,
     direction: Direction = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
 ) -> tuple[jax.Array, ...]:
-    """Certified bounds on epsilon >= 0 at delta, one of t steps, for each of `sides`."""
+    """Certified bounds on epsilon >= 0 at delta, one of t steps, for each of `sides`.
+
+    With `count`, of that many independent such allocations, composed.
+    """
     if log_delta is None:
         log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
     s = _sign(direction)
-    steps, log_delta = (jnp.asarray(v, jnp.float64) for v in (num_steps, log_delta))
+    if count is not None:
+        (aim,) = _numbers(log_delta)
+        return tuple(
+            _query.epsilon_bounds(
+                _composed(term, num_steps, count, aim, direction, side, size),
+                log_delta=log_delta,
+                direction=direction,
+                sides=(side,),
+            )[0]
+            for side in sides
+        )
+    steps, log_delta = _numbers(num_steps, log_delta)
     chosen = _average_plan.plan(term, steps, None, log_delta, s, size)
     laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
     return tuple(

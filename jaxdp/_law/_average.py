@@ -48,8 +48,8 @@ class Total(NamedTuple):
 
     weights (N,) at y = start + spacing * k, 0 where no sum can lie; the mass of a point is
     e^{log_scale - theta (y - origin)} times its weight. `stray` is l of the module's docstring, `beyond`
-    its part above the window; `mass` bounds the whole mass from above, `tau` is P{inf}, and
-    `zero` tells whether the lattice has a node at X = 0.
+    its part above the window; it is read from `floor` to `ceiling`. `mass` is that of the lattice law, `tau`
+    is P{inf}, `ends` are the smallest and largest X of the lattice.
     """
 
     steps: jax.Array
@@ -67,14 +67,15 @@ class Total(NamedTuple):
     mass: jax.Array
     tau: jax.Array
     shift: jax.Array
-    zero: jax.Array
+    ends: tuple[jax.Array, jax.Array]
 
 
-def _log_sum(weights: jax.Array, exponent: jax.Array) -> jax.Array:
-    """log sum w e^exponent."""
-    top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf))
+def _log_sums(weights: jax.Array, exponent: jax.Array) -> jax.Array:
+    """log sum w e^exponent over the last axis."""
+    top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf), axis=-1)
     top = lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-    return top + jnp.log(jnp.sum(weights * jnp.exp(jnp.minimum(exponent - top, 0.0))))
+    scaled = jnp.exp(jnp.minimum(exponent - top[..., None], 0.0))
+    return top + jnp.log(jnp.sum(weights * scaled, axis=-1))
 
 
 def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, side: int) -> Total:
@@ -89,7 +90,7 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
     lattice, theta = law.lattice, plan.theta
     h = lattice.spacing
     offset = s * (law.positions - lattice.middle)
-    log_norm = _log_sum(law.mass, theta * h * offset)
+    log_norm = _log_sums(law.mass, theta * h * offset)
     weights = law.mass * jnp.exp(jnp.minimum(theta * h * offset - log_norm, 700.0))
     powered, stray = cyclic_power(weights, offset, steps, size)
     # The window moves with the lattice's middle, which may be off the plan's by half a step.
@@ -102,22 +103,25 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
     possible = (at >= ends[0] - 0.5) & (at <= ends[1] + 0.5)
     weights_out = jnp.where(possible, powered[wrap(at, size)], 0.0)
 
-    def outside(sign: float, rate: jax.Array, far: jax.Array) -> jax.Array:
+    both = jnp.concatenate([-plan.tilts, plan.tilts])
+    log_mgf = steps * _log_sums(weights, (both[:, None] * h) * offset)
+    log_mgf = log_mgf[: plan.tilts.size], log_mgf[plan.tilts.size :]
+
+    def outside(sign: int, far: jax.Array) -> jax.Array:
         """Chernoff's bound (twice over, against its rounding) on the mass past `far`."""
-        log_mgf = steps * _log_sum(weights, sign * rate * h * offset)
-        bound = 2.0 * jnp.exp(jnp.minimum(log_mgf - rate * sign * far, 0.0))
+        exponent = jnp.min(log_mgf[sign > 0] - sign * plan.tilts * far)
         beyond = far > ends[1] * h if sign > 0 else far < ends[0] * h
-        return jnp.where(beyond, 0.0, bound)
+        return jnp.where(beyond, 0.0, 2.0 * jnp.exp(jnp.minimum(exponent, 0.0)))
 
     beyond = jnp.float64(0.0)
     floor = plan.floor + moved
     if side > 0:
-        beyond = outside(1.0, plan.chernoff[1], (first + size) * h)
+        beyond = outside(1, (first + size) * h)
         last = possible & jnp.concatenate([~possible[1:], jnp.ones((1,), bool)])
         weights_out = weights_out + jnp.where(last, lax.stop_gradient(beyond), 0.0)
     else:
-        stray += outside(-1.0, plan.chernoff[0], (first - 1.0) * h)
-        stray += outside(1.0, plan.chernoff[1], floor + (size - 1) * h)
+        stray += outside(-1, (first - 1.0) * h)
+        stray += outside(1, floor + (size - 1) * h)
     # The moment at infinity of one summand, times the mass of the others.
     mass = jnp.exp(steps * jnp.log(jnp.sum(law.mass)))
     kept, ceiling = jnp.maximum(mass, 1.0), jnp.float64(jnp.inf)
@@ -140,7 +144,7 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
         mass,
         jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) + law.tau * kept,
         lax.stop_gradient(2.0**-46 * reach),
-        lattice.anchor <= 0.0,
+        (lattice.anchor, lattice.anchor + h * lattice.top),
     )
 
 

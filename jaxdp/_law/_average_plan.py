@@ -36,7 +36,7 @@ _TOP = 1e-4
 _WINDOW = 3e-5
 # The coarse transforms that find where to look.
 _SIZE = 2048
-_ROUNDS = 4
+_ROUNDS = 6
 _IGNORED = 1e-9
 
 
@@ -44,8 +44,8 @@ class AveragePlan(NamedTuple):
     """The tilt of y, where y is read, the ratio about which cells are narrow, and what is kept.
 
     Ratios up to `largest` lie on the lattice. In terms of y less t times that ratio's: the window above starts at `low` and ends at `high`, the
-    one below has the same start and `width`, and is read from `floor` on; `chernoff` holds the tilts that bound what is
-    outside: below and above.
+    one below has the same start and `width`, and is read from `floor` on; `tilts` are for Chernoff's
+    bound on what is outside.
     """
 
     theta: jax.Array
@@ -57,7 +57,7 @@ class AveragePlan(NamedTuple):
     high: jax.Array
     width: jax.Array
     floor: jax.Array
-    chernoff: jax.Array
+    tilts: jax.Array
 
 
 class _Atoms(NamedTuple):
@@ -127,11 +127,9 @@ def _guess(atoms: _Atoms, steps: jax.Array, total: jax.Array) -> jax.Array:
     return jnp.maximum(jnp.log(jnp.maximum(one, 1e-300)), normal)
 
 
-def _edge(log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The distance beyond which Chernoff leaves at most e^log_mass, and the tilt that shows it."""
-    reach = (log_mgf - log_mass) / tilts
-    nearest = jnp.min(reach)
-    return nearest, jnp.min(jnp.where(reach <= nearest, tilts, jnp.inf))
+def _edge(log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array) -> jax.Array:
+    """The distance beyond which Chernoff leaves at most e^log_mass."""
+    return jnp.min((log_mgf - log_mass) / tilts)
 
 
 class _Query(NamedTuple):
@@ -225,36 +223,44 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         reach = jnp.sort(s * steps * jnp.stack([lowest, top]))
         floor = query.y - 0.5 * deviation - 0.03 * jnp.abs(query.y - s * steps)
         floor = jnp.minimum(floor, centre)
+        if whole:
+            floor = reach[0]
 
         def window(step: jax.Array):
             """With ratios spread over lattice steps: that widens the law above."""
             spread = jnp.minimum(step * step / 6.0, step * m.mean)
             wide = log_mgf + 0.5 * steps * spread * jnp.concatenate([tilts, tilts]) ** 2
-            below, tilt_below = _edge(wide[: tilts.size], tilts, log_mass)
-            above, tilt_above = _edge(wide[tilts.size :], tilts, log_mass)
-            low = jnp.maximum(jnp.minimum(centre - below, floor), reach[0])
+            below = _edge(wide[: tilts.size], tilts, log_mass)
+            above = _edge(wide[tilts.size :], tilts, log_mass)
+            low = centre - below if whole else jnp.minimum(centre - below, floor)
+            low = jnp.maximum(low, reach[0])
             # Above, z e^{-theta z} falls.
             far = jnp.minimum(centre + above, query.y + (3.0 - log_mass) / theta)
             high = jnp.minimum(jnp.maximum(far, query.y + 0.5 * deviation), reach[1])
             # What is wrapped around must not come to lie beyond what is read.
             far = jnp.minimum(centre + above, reach[1])
-            high = jnp.maximum(high, low + far - query.y)
-            return low, high, jnp.maximum(far - floor, high - low), tilt_below, tilt_above
+            read = low if whole else floor
+            high = jnp.maximum(high, low + far - (low if whole else query.y))
+            return low, high, jnp.maximum(far - read, high - low)
 
-        low, high, _, _, _ = window(jnp.float64(0.0))
-        low, high, width, tilt_below, tilt_above = window((high - low) / points)
-        chernoff = jnp.stack([tilt_below, tilt_above])
+        low, high, _ = window(jnp.float64(0.0))
+        low, high, width = window((high - low) / points)
         chosen = AveragePlan(
-            theta, query.y, m.mean, top, cut, low - centre, high - centre, width, floor - centre, chernoff
+            theta, query.y, m.mean, top, cut, low - centre, high - centre, width, floor - centre, tilts
         )
         # The rounding of the transform must be small beside that (see `_average_fft`).
         step = (high - low) / points
-        moved = jnp.sum(jnp.exp(log_weight) * jnp.minimum(jnp.abs(atoms.x - m.mean) / step, 1.0))
-        error = 2e-14 * steps * moved * jnp.sqrt(1.0 + 0.3 * (high - low) / deviation)
+        off = jnp.minimum(jnp.abs(atoms.x - m.mean) / step, 20.0)
+        moved = jnp.sum(jnp.exp(log_weight) * jnp.minimum(off, 1.0))
+        bulk = jnp.sqrt(steps * jnp.sum(jnp.exp(log_weight) * off * off))
+        waves = jnp.minimum(1.0 + 0.3 * points / (bulk + 1e-300), points)
+        error = 2e-14 * (1.0 + steps * moved) * jnp.sqrt(waves)
         dear = jnp.maximum(jnp.log(error) - log_cost - jnp.log(_WINDOW), 0.0)
         return chosen, (chosen.width + 2.0 * (high - low)) * jnp.exp(jnp.minimum(dear, 300.0))
 
     plans, size = jax.vmap(try_tilt)(saddle * jnp.asarray(_TRIED))
+    if whole:  # all of the law is wanted, not only its tail
+        size = jnp.where(jnp.asarray(_TRIED) > 0.5, 1e3 * size, size)
     order = jnp.arange(size.shape[0])
     best = jnp.min(jnp.where(size <= jnp.min(size), order, order[-1]))
     return jax.tree.map(lambda x: x[best], plans)
@@ -343,4 +349,18 @@ def plan(
     reached = jnp.interp(atoms.x + chosen.width / size, atoms.x, mass)
     enough = (mass > 0.0) & (reached <= 3.0 * mass)
     least = jnp.min(jnp.where(enough, atoms.x, atoms.x[-1]))
+    if whole:
+        chosen = chosen._replace(query=jnp.float64(1e300))
     return chosen._replace(cut=jnp.maximum(chosen.cut, jnp.minimum(least, chosen.middle)))
+
+
+def guess_log_delta(term: Term, steps: jax.Array, epsilon: jax.Array, times: jax.Array):
+    """A rough log delta at epsilon of `times` averages: a normal loss, or one large ratio."""
+    steps, epsilon, times = lax.stop_gradient((steps, epsilon, times))
+    atoms, _ = _coarse(term)
+    one = _guess(atoms, steps, steps * jnp.exp(epsilon)) + jnp.log(times)
+    near = jnp.where(atoms.x <= 1.0 + steps * jnp.expm1(jnp.abs(epsilon)), atoms.x - 1.0, 0.0)
+    variance = jnp.sum(jnp.exp(atoms.log_q) * near * near)
+    deviation = jnp.sqrt(times * jnp.log1p(variance / steps)) + 1e-300
+    z = jnp.maximum(epsilon / deviation - 0.5 * deviation, 0.0)
+    return jnp.maximum(one, jnp.log(deviation) - 0.5 * z * z - jnp.log1p(z * z) - 1.0)

@@ -1,0 +1,143 @@
+"""The law of an average as a one-step law for the engine.
+
+`_average` gives the weights w of the tilted law of Y = s S on a lattice, and l, the mass by which they
+are off: the curve C of the lattice law is within B(c) = A e^{-theta c} l / (e theta) of C_w.
+Here w becomes a law whose curve lies on one side of C for every c.
+
+Above. Errors within the window have masses A e^{-theta y_j} e_j, sum |e_j| <= l, so that their curve
+at a node y_k is at most A e^{-theta y_k} l max z e^{-theta z} over the lattice distances z up to the
+window's end. Adding beta to every w_j, with v = theta h, adds A e^{-theta y_k} beta sum_i (i h) e^{-v i},
+where the sum from 1 to n is at least (1 - (1 + n v) e^{-n v}) h / v^2 - h / (e v); and l more at the
+last node adds l n h e^{-n v}, which suffices while n v <= 1. From there on the first suffices with
+beta = 8 l v / e if v <= 0.3, since 1 - 2 / e = 0.264 and 8 (0.264 - 0.368 v) >= 1; with v > 0.3,
+beta = l does, term by term. What lies beyond the window is put at its last node, and its first
+moment past that (s = +1) at infinity, or (s = -1) its mass at X = 0. The mass that the law may still
+lack is put at its lowest node; so the curve is above everywhere, to the left of the window too.
+
+Below. Let F = C_w - B at the nodes, which is at most C. The law below is given by its slopes G_k,
+those of F: from the first node used on, made monotone by a running minimum, and cut to 0 from the
+first cell on where F rises or ends below 0. That only lowers phi = sum G h, and F is >= 0 where it
+is cut, so phi <= F <= C at the nodes; C is linear between them. To the left of the first node
+phi goes on with the slope max_k (mass of w beyond y_k - A e^{-theta y_k} l), at the node k where that
+is taken, and no more: a mass that C surely has to the right of that node.
+
+Points are moved by the shift of `_average` to the safe side. Masses of intervals are sums over a
+binary tree: at most 2 log2 N additions of positive terms each.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdp._law._average import Total, curve
+from jaxdp._law._terms import Masses, Term
+
+_E = 2.718281828459045
+_ALLOWANCE = 2.0**-34  # running sums over up to 2^17 points
+_SMALLEST = 1e-280  # what underflow may lose
+
+
+def _safe_log(x: jax.Array) -> jax.Array:
+    some = x > 0.0
+    return jnp.where(some, jnp.log(jnp.where(some, x, 1.0)), -jnp.inf)
+
+
+def as_term(law: Total, term: Term, s: int, side: int) -> Term:
+    """The term whose "remove" (s = +1) or "add" (s = -1) reading is above or below."""
+    size = law.weights.shape[0]
+    y = law.start + law.spacing * jnp.arange(size, dtype=jnp.float64)
+    mass, beyond = (_above if side > 0 else _below)(law, y)
+    x = jnp.maximum((s * y + s * side * law.shift) / law.steps, 0.0)
+    nothing = (x <= 0.0) | ((law.ends[0] <= 0.0) & (jnp.abs(y) < 0.5 * law.spacing))
+    at_zero = jnp.sum(jnp.where(nothing, mass, 0.0))
+    mass = jnp.where(nothing, 0.0, mass)
+    log_tau_q = jnp.asarray(-jnp.inf)
+    tau = law.tau if side > 0 else jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64))
+    if s > 0:
+        tau += beyond / law.steps if side > 0 else 0.0
+    else:
+        log_tau_q = _safe_log(at_zero + beyond)
+    low, high = (jnp.asarray(e, jnp.float64) for e in term.support)
+    x, mass = (x, mass) if s > 0 else (x[::-1], mass[::-1])
+    ends = (
+        jnp.where(jnp.isfinite(low), _safe_log(law.ends[0]), -jnp.inf),
+        jnp.where(jnp.isfinite(high), _safe_log(law.ends[1]), jnp.inf),
+    )
+    return Term(_masses(mass, x, law.spacing / law.steps), 1.0, _safe_log(tau), log_tau_q, ends)
+
+
+def _above(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Masses of the nodes, and for what lies beyond the window: first moment (s = +1) or mass."""
+    v = law.theta * law.spacing
+    beta = jnp.where(v <= 0.3, jnp.minimum(8.0 * v / _E, 1.0), 1.0) * law.stray
+    nobody = jnp.zeros((1,), bool)
+    last = law.possible & ~jnp.concatenate([law.possible[1:], nobody])
+    first = law.possible & ~jnp.concatenate([nobody, law.possible[:-1]])
+    weights = law.weights + jnp.where(law.possible, beta, 0.0) + jnp.where(last, law.stray, 0.0)
+    exponent = law.log_scale - law.theta * (y - law.origin)
+    unit = jnp.exp(jnp.clip(exponent, -690.0, 690.0)) * (1.0 + 2.0**-30)
+    mass = weights * unit
+    lacking = law.mass * (1.0 + 2.0**-28) - jnp.sum(mass)
+    mass += jnp.where(first, jnp.maximum(lacking, 0.0), 0.0)
+    end = jnp.sum(jnp.where(last, unit, 0.0))
+    past = law.beyond * end * jnp.where(law.origin > 0.0, 1.0 / (_E * law.theta), 1.0)
+    return mass, past + _SMALLEST
+
+
+def _below(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Masses of the nodes, and 0."""
+    at = curve(law, law.origin, -1)
+    unit = jnp.exp(jnp.clip(-law.theta * (y - law.origin), -650.0, 650.0))
+    zero = jnp.zeros((1,))
+    sure = at.survival - law.stray * unit  # beyond and at node k
+    value = at.value
+    usable = value > -jnp.inf
+    best = jnp.maximum(jnp.max(jnp.where(usable, sure, 0.0)), 0.0)
+    value = jnp.where(usable, value, 0.0)
+    order = jnp.arange(y.shape[0])
+    first = jnp.min(jnp.where(usable & (sure >= best), order, y.shape[0] - 1))
+    slope = (value[:-1] - value[1:]) / law.spacing
+    slope = jnp.where(usable[:-1] & usable[1:], slope, 0.0)
+    used = order[:-1] >= first
+    alive = (slope > 0.0) & (value[1:] >= 0.0)
+    alive = lax.cummin(jnp.where(used, alive, True).astype(jnp.int32)) > 0
+    slope = jnp.where(used, jnp.minimum(slope, best), best)
+    slope = jnp.where(alive, lax.cummin(slope), 0.0)
+    before = jnp.concatenate([best[None], slope])
+    mass = jnp.where(order >= first, before - jnp.concatenate([slope, zero]), 0.0)
+    scale = jnp.exp(jnp.clip(at.log_unit, -690.0, 690.0)) * (1.0 - _ALLOWANCE)
+    return jnp.maximum(mass, 0.0) * scale, jnp.float64(0.0)
+
+
+def _masses(mass: jax.Array, x: jax.Array, step: jax.Array) -> Masses:
+    """Sums over lo < log x <= hi, x increasing by steps (to 0, where there is no mass)."""
+    size = mass.shape[0]
+
+    def tree(values: jax.Array) -> jax.Array:
+        levels = [values]
+        while levels[0].shape[0] > 1:
+            levels.insert(0, levels[0].reshape(-1, 2).sum(axis=-1))
+        return jnp.concatenate([jnp.zeros((1,)), *levels])
+
+    both = jnp.stack([tree(mass), tree(mass * x)], axis=-1)
+    places = lax.stop_gradient(x[-1])
+
+    def index(loss: jax.Array) -> jax.Array:
+        """How many points have log x <= loss."""
+        at = (jnp.exp(jnp.minimum(loss, 700.0)) - places) / step
+        return jnp.clip(jnp.floor(at) + size, 0.0, size).astype(jnp.int32)
+
+    def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def climb(_, carry):
+            i, j, total = carry
+            left, right = (i < j) & (i % 2 == 1), (i < j) & (j % 2 == 1)
+            total += jnp.where(left[..., None], both[i], 0.0)
+            total += jnp.where(right[..., None], both[j - 1], 0.0)
+            return (i + left) // 2, (j - right) // 2, total
+
+        i, j = index(lax.stop_gradient(lo)) + size, index(lax.stop_gradient(hi)) + size
+        start = (i, j, jnp.zeros((*i.shape, 2)))
+        total = lax.fori_loop(0, size.bit_length(), climb, start)[2]
+        return _safe_log(total[..., 0]), _safe_log(total[..., 1])
+
+    return masses
