@@ -241,12 +241,12 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
             far = jnp.minimum(centre + above, reach[1])
             read = low if whole else floor
             high = jnp.maximum(high, low + far - (low if whole else query.y))
-            return low, high, jnp.maximum(far - read, high - low)
+            return low, high, jnp.maximum(far - read, high - low), read
 
-        low, high, _ = window(jnp.float64(0.0))
-        low, high, width = window((high - low) / points)
+        low, high, _, _ = window(jnp.float64(0.0))
+        low, high, width, read = window((high - low) / points)
         chosen = AveragePlan(
-            theta, query.y, m.mean, top, cut, low - centre, high - centre, width, floor - centre, tilts
+            theta, query.y, m.mean, top, cut, low - centre, high - centre, width, read - centre, tilts
         )
         # The rounding of the transform must be small beside that (see `_average_fft`).
         step = (high - low) / points
