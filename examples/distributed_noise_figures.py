@@ -180,7 +180,7 @@ def figure_gaussian(output: Output, quick: bool) -> None:
     axes[0].set(yscale="log", ylim=(1e-18, 1), xlabel="ε", ylabel="δ(ε)")
     axes[1].set(xscale="log", yscale="log", xlabel="order α", ylabel="Rényi divergence")
     axes[0].set_title(f"equal standard deviation {sigma:g}, Δ = {shift:g}")
-    axes[0].legend(fontsize=8, loc="lower left")
+    axes[0].legend(fontsize=8, loc="upper right")
     output.save("gdl_gaussian", figure, ("quantity", "beta", "argument", "value"), rows)
 
 

@@ -40,6 +40,14 @@ def log_gdl_hypergeometric(beta: jax.Array, k: jax.Array, a: jax.Array) -> jax.A
 
     which for b >= 1/2 loses at most a factor 3 to cancellation.
     """
+    at_zero, values = log_gdl_hypergeometric_from_zero(beta, k, a)
+    return jnp.where(k == 0.0, at_zero, values)
+
+
+def log_gdl_hypergeometric_from_zero(
+    beta: jax.Array, k: jax.Array, a: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The logarithm at k = 0, and those at an array k >= 1 (smaller k count as 1)."""
     mirrored = beta < 0.5
     b = jnp.where(mirrored, 1.0 - beta, beta)
     flat = jnp.maximum(jnp.ravel(k), 1.0)
@@ -48,8 +56,8 @@ def log_gdl_hypergeometric(beta: jax.Array, k: jax.Array, a: jax.Array) -> jax.A
     z = jnp.exp(-2.0 * a)
     weight = 0.5 * z * (2.0 - b) * (1.0 + b)
     at_zero = one + jnp.log((1.0 + z) - weight * jnp.exp(two - one))
-    value = jnp.where(k == 0.0, at_zero, jnp.reshape(values[:-2], jnp.shape(k)))
-    return value + jnp.where(mirrored, (1.0 - 2.0 * beta) * _special.log1mexp(-2.0 * a), 0.0)
+    both = jnp.where(mirrored, (1.0 - 2.0 * beta) * _special.log1mexp(-2.0 * a), 0.0)
+    return at_zero + both, jnp.reshape(values[:-2], jnp.shape(k)) + both
 
 
 def _log_function(b, k, a):
