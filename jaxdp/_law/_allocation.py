@@ -99,8 +99,8 @@ def averaged_term(
 ) -> Term:
     """The law of the average of num_steps ratios, above (side = 1) or below (-1), as a term.
 
-    Right in the given direction only: pass the same one to the engine. `log_delta` is what its tail is
-    to be accurate for, a choice; `count` is the term's.
+    Right in the given direction only: pass the same one to the engine. `log_delta` is what its tail
+    is to be accurate for, a choice; `count` is the term's.
     """
     s = _sign(direction)
     steps, log_delta, count = _numbers(num_steps, log_delta, count)

@@ -7,17 +7,22 @@ ratio of the two laws is A = (X_1 + ... + X_t) / t under Q (Feldman & Shenfeld 2
     remove   H_{e^eps}(P_avg || Q) = E_Q (S - t e^eps)_+ / t + tau,
     add      H_{e^eps}(Q || P_avg) = E_Q (t e^-eps - S)_+ / (t e^-eps).
 
-With Y = s S, s = +1 or -1, both are the curve C(c) = E (Y - c)_+ over a scale. `_average_grid` gives
-one-step laws on a linear lattice above and below in the order of such curves, which sums preserve;
-S is then a power of one discrete Fourier transform.
+With Y = s S, s = +1 or -1, both are the curve C(c) = E (Y - c)_+ over a scale. `_average_grid`
+gives one-step laws on a linear lattice above and below in the order of such curves, which sums
+preserve; S is then a power of one discrete Fourier transform.
 
-Tilt. w = q e^{theta (y - y_0) - K} is a probability on the lattice, y_0 a node near its mean; with
-w the t-fold law, C(c) = e^{t K - theta (c - t y_0)} sum_j w_j [z e^{-theta z}]_{z = (y_j - c)_+}, and
-z e^{-theta z} <= 1 / (e theta). What w leaves out is a measure of known total mass (as in
-`_compose`): what lies outside the window, by Chernoff's bound on the law that is transformed (it
-is missing there, and wrapped around inside), and the rounding of the transforms. So C is off by
+Tilt. w = q e^{theta (y - y_0) - K} is a probability on the lattice, y_0 a node near its mean; let
+w be the t-fold law too. Then C(c) = e^{t K - theta (c - t y_0)} sum_j w_j z e^{-theta z}, z = (y_j - c)_+,
+and z e^{-theta z} <= 1 / (e theta). What w leaves out is a measure of known total mass (as in
+`_compose`): what lies outside the window, by Chernoff's bound on the law that is transformed, and
+the rounding of the transforms, eta of `_average_fft`. So C is off by at most
 
-    B(c) = e^{t K - theta (c - t y_0)} l / (e theta),    l = eta(t) + P{below} + P{above}.
+    B(c) = e^{t K - theta (c - t y_0)} l / (e theta).
+
+Above, l = eta. What is wrapped around only adds; what lies beyond the window's end is put there,
+and its first moment past the end, at most P{beyond} / (e theta) in these units, is added to C.
+Below, l = eta + P{below the window} + P{y >= floor + its width}: what is wrapped around must not
+come to lie beyond c, which is read from `floor` on.
 
 Lattice points, and the thresholds of the one-step law, are off by a relative 2^-46: the curve is
 read that far on the safe side. Sums of positive terms have relative errors below 2^-36.
@@ -47,9 +52,9 @@ class Total(NamedTuple):
     """The tilted law of Y = s S near the query, and what it leaves out.
 
     weights (N,) at y = start + spacing * k, 0 where no sum can lie; the mass of a point is
-    e^{log_scale - theta (y - origin)} times its weight. `stray` is l of the module's docstring, `beyond`
-    its part above the window; it is read from `floor` to `ceiling`. `mass` is that of the lattice law, `tau`
-    is P{inf}, `ends` are the smallest and largest X of the lattice.
+    e^{log_scale - theta (y - origin)} times its weight. `stray` is l of the module's docstring and
+    `beyond` the mass above the window; the curve below is read from `floor` to `ceiling`. `mass` is
+    that of the lattice law, `tau` is P{inf}, `ends` are the smallest and largest X of the lattice.
     """
 
     steps: jax.Array
@@ -152,7 +157,7 @@ def _kept(
     law: _average_grid.StepLaw, steps: jax.Array, plan: AveragePlan
 ) -> tuple[jax.Array, jax.Array]:
     """The part of the first moment beyond the lattice that counts below, read up to a ceiling."""
-    top = law.lattice.anchor + law.lattice.spacing * law.lattice.top
+    top = law.lattice.anchor + law.lattice.spacing * law.positions[-1]
     ceiling = plan.query + 0.1 * jnp.maximum(plan.query - steps, 0.0)
     others = jnp.maximum(steps - 1.0, 0.0)
     room = others * law.first * (1.0 - 1e-9) - (ceiling - top)
@@ -174,7 +179,7 @@ def _slack(law: Total, c: jax.Array) -> jax.Array:
 
 
 def _past_end(law: Total, c: jax.Array) -> jax.Array:
-    """e^{-theta (end - c)} P{above the window}: its first moment past the end is this / (e theta)."""
+    """e^{-theta (end - c)} P{above the window}: e theta times its first moment past the end."""
     end = law.start + law.spacing * (law.weights.shape[0] - 1)
     return law.beyond * jnp.exp(jnp.clip(-law.theta * (end - c), -700.0, 700.0))
 
@@ -192,7 +197,7 @@ def log_curve(law: Total, c: jax.Array, side: int) -> jax.Array:
     prefactor = law.log_scale - law.theta * (c - law.origin) + side * _slack(law, c)
     value = prefactor + _safe_log(value)
     if side > 0:
-        return value
+        return jnp.where(c < law.start, jnp.inf, value)
     return jnp.where((c < law.floor) | (c >= law.ceiling), -jnp.inf, value)
 
 

@@ -1,7 +1,7 @@
 """One likelihood ratio on a linear lattice: a law above, and one below.
 
-Averaging adds ratios, so the lattice is linear in X = dP/dQ (the law of X is under Q), where sums of
-lattice points are lattice points.
+Averaging adds ratios, so the lattice is linear in X = dP/dQ (the law of X is under Q), where sums
+of lattice points are lattice points.
 
 The order. Write Y = s X, with s = +1 to read the remove direction, E_Q (X - a)_+, and s = -1 for
 the add direction, E_Q (1 - a X)_+ = a E_Q (Y + 1/a)_+. A measure may replace the law of one summand
@@ -19,21 +19,23 @@ lost, E (X - x)_+, to the P-mass at infinity, since (X - c)_+ <= (x - c)_+ + (X 
 Below. Everything up to a cut is collapsed to its mean (Jensen), where the lattice is anchored (and
 the cut put about one step above), and so is each half of every cell beyond it. Mass beyond the last
 node x moves down to it (s = +1) or is dropped (s = -1). Let C be the curve of what is left. The
-law below is given by a convex piecewise linear phi <= C with kinks on the lattice, going down in
-Y from the top node, where phi = C. With E = C - phi at a node, C's mass beyond the next node S, m
-the cell's mass, the slope -(whole mass - S - m + ...) is best told by g, the part of m that goes
-to the next node: phi stays below C on the cell and, extended, below it, iff g >= 0 and, at the
-half means' distances u from the node, g u >= E[min(distance, u); cell] - E; then E' = E - E[distance;
-cell] + g width. The least such g leaves phi convex: by the same condition one cell earlier, going
-on with that cell's slope would stay below C, so g <= m + (the g before). Any g in between
-will do, and the one that leaves E as large as the cell's sag keeps the pattern from alternating
-between nodes (which would double the loss). A node gets m - g + (the g before) >= 0: a sum of local
-masses, relatively accurate in both tails. At the bottom what remains of E is lost from the mean,
-which goes down; an atom there (s = +1) joins the last cell as a third point, and repays it.
-The recursion's rounding is local and relative: (1 - 2^-38) covers it.
+law below is given by a convex piecewise linear phi <= C with kinks on the lattice, going down in Y
+from the top node, where phi = C. Let E = C - phi at a node, m the mass of the cell below it, and g
+the part of m that goes to the next node. On the cell, and extended beyond it, the line lies below C
+iff g >= 0 and, at the half means' distances u from the node,
+
+    g u >= E[min(distance, u); cell] - E;    at the next node E' = E - E[distance; cell] + g width.
+
+The least such g leaves phi convex: by the same condition one cell earlier, going on with that
+cell's slope would stay below C, so g <= m + (the g before). Any g in between will do, and the one
+that leaves E as large as the cell's sag keeps the pattern from alternating between nodes (which
+would double the loss). A node gets m - g + (the g before) >= 0: a sum of local masses, relatively
+accurate in both tails. At the bottom what remains of E is lost from the mean, which goes down; an
+atom there (s = +1) joins the last cell as a third point, and repays it. The recursion's rounding
+is local and relative: (1 - 2^-38) covers it.
 With s = +1, let B = min(X, x). As (S - c)_+ >= (sum B_i - c)_+ + sum (X_i - x)_+ 1{sum B_j >= c},
-and B_i = x where X_i > x, the first moment lost at the top may be kept at infinity, times a bound on
-P{sum of t - 1 B_j >= c - x}. From e^-u <= 1 - u + u^2 / 2, u >= 0,
+and B_i = x where X_i > x, the first moment lost at the top may be kept at infinity, times a bound
+on P{sum of t - 1 B_j >= c - x}. From e^-u <= 1 - u + u^2 / 2, u >= 0,
 
     P{sum of n B_j <= r} <= exp(-(n m_1 - r)^2 / (2 n m_2)),   m_1 <= E B, m_2 >= E B^2, r <= n m_1.
 
@@ -124,6 +126,11 @@ def _lattice(
     return Lattice(low, spacing, middle, top)
 
 
+def _positions(lattice: Lattice, ladder: jax.Array) -> jax.Array:
+    inner = jnp.clip(lattice.middle + jnp.asarray(ladder)[1:-1], 0.0, lattice.top)
+    return jnp.concatenate([jnp.zeros((1,)), inner, lattice.top[None]])
+
+
 def upper(
     term: Term,
     spacing: jax.Array,
@@ -136,7 +143,7 @@ def upper(
     low, high = support(term)
     nudge = 1.0 + s * _NUDGE
     lattice = _lattice(low * nudge, high * nudge, largest, spacing, middle)
-    positions = jnp.clip(lattice.middle + ladder, 0.0, lattice.top)
+    positions = _positions(lattice, ladder)
     nodes = lattice.anchor + lattice.spacing * positions
     lo = jnp.concatenate([jnp.zeros((1,)), nodes[1:]])
     hi = jnp.concatenate([nodes[1:], jnp.array([jnp.inf])])
@@ -164,7 +171,7 @@ class _Cell(NamedTuple):
 
 
 def _share(cells: _Cell, start: jax.Array) -> jax.Array:
-    """g_k of every cell, in the order of the recursion, `start` being the mass at its first node."""
+    """g of every cell, in the order of the recursion, `start` being the mass at its first node."""
 
     def step(carry: tuple[jax.Array, jax.Array], cell: _Cell):
         gap, before = carry
@@ -173,9 +180,7 @@ def _share(cells: _Cell, start: jax.Array) -> jax.Array:
         some = cell.width > 0.0
         least = jnp.float64(0.0)
         for z in cell.offset:
-            inner = sum(
-                m * jnp.minimum(u, z) for m, u in zip(cell.mass, cell.offset, strict=True)
-            )
+            inner = sum(m * jnp.minimum(u, z) for m, u in zip(cell.mass, cell.offset, strict=True))
             secant = jnp.where(z > 0.0, inner - gap, 0.0) / jnp.where(z > 0.0, z, 1.0)
             least = jnp.maximum(least, secant)
         wanted = (cell.sag + first - gap) / jnp.where(some, cell.width, 1.0)
@@ -223,7 +228,7 @@ def lower(
     cut, atom, anchor = _anchor(term, cut, spacing, s)
     high = support(term)[1]
     lattice = _lattice(anchor, high * (1.0 - s * _NUDGE), largest, spacing, middle)
-    positions = jnp.clip(lattice.middle + ladder, 0.0, lattice.top)
+    positions = _positions(lattice, ladder)
     nodes = lattice.anchor + lattice.spacing * positions
     width = nodes[1:] - nodes[:-1]
     halves = jnp.stack([nodes[:-1], nodes[:-1] + 0.5 * width], axis=-1).reshape(-1)
@@ -244,9 +249,7 @@ def lower(
         weights = _nodes(whole, moved, atom)
         tau = lead = square = jnp.float64(0.0)
     else:
-        top, above, beyond = (
-            x[0] for x in _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1)
-        )
+        top, above, beyond = (x[0] for x in _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1))
         tau = top * jnp.maximum(above - beyond - nodes[-1], 0.0) * (1.0 - 2.0**-48)
         lowest = (nodes[:-1] <= nodes[0]) & (width > 0.0)
         last = jnp.where(lowest, atom, 0.0)

@@ -38,14 +38,16 @@ _WINDOW = 3e-5
 _SIZE = 2048
 _ROUNDS = 6
 _IGNORED = 1e-9
+_REST = 1e-10
 
 
 class AveragePlan(NamedTuple):
     """The tilt of y, where y is read, the ratio about which cells are narrow, and what is kept.
 
-    Ratios up to `largest` lie on the lattice. In terms of y less t times that ratio's: the window above starts at `low` and ends at `high`, the
-    one below has the same start and `width`, and is read from `floor` on; `tilts` are for Chernoff's
-    bound on what is outside.
+    Ratios up to `largest` lie on the lattice; those up to `cut` are collapsed below. In terms of
+    y less t times the middle ratio: the window above goes from `low` to `high`, the one below has
+    the same start and a `width`, and is read from `floor` on; `tilts` are for Chernoff's bound on
+    what is outside.
     """
 
     theta: jax.Array
@@ -201,6 +203,12 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
     saddle = _saddle(atoms, steps, query.y, None, s)
     log_value = query.log_delta + jnp.log(_scale(query.y, steps, s))
 
+    # All of the law but this mass, for one that will be composed.
+    untilted = _moments(atoms, jnp.float64(0.0), s)
+    rates = jnp.asarray(_CHERNOFF_TILTS) / (jnp.sqrt(steps) * untilted.deviation + 1e-15 * steps)
+    log_mgf = _log_sum(atoms.log_q - s * rates[:, None] * (atoms.x - untilted.mean))
+    everything = s * steps * untilted.mean - _edge(steps * log_mgf, rates, jnp.log(_REST))
+
     def try_tilt(theta: jax.Array) -> tuple[AveragePlan, jax.Array]:
         m = _moments(atoms, theta, s)
         deviation = jnp.maximum(jnp.sqrt(steps) * m.deviation, 1e-15 * steps)
@@ -223,8 +231,6 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         reach = jnp.sort(s * steps * jnp.stack([lowest, top]))
         floor = query.y - 0.5 * deviation - 0.03 * jnp.abs(query.y - s * steps)
         floor = jnp.minimum(floor, centre)
-        if whole:
-            floor = reach[0]
 
         def window(step: jax.Array):
             """With ratios spread over lattice steps: that widens the law above."""
@@ -232,7 +238,7 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
             wide = log_mgf + 0.5 * steps * spread * jnp.concatenate([tilts, tilts]) ** 2
             below = _edge(wide[: tilts.size], tilts, log_mass)
             above = _edge(wide[tilts.size :], tilts, log_mass)
-            low = centre - below if whole else jnp.minimum(centre - below, floor)
+            low = jnp.minimum(centre - below, everything if whole else floor)
             low = jnp.maximum(low, reach[0])
             # Above, z e^{-theta z} falls.
             far = jnp.minimum(centre + above, query.y + (3.0 - log_mass) / theta)
@@ -246,7 +252,16 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         low, high, _, _ = window(jnp.float64(0.0))
         low, high, width, read = window((high - low) / points)
         chosen = AveragePlan(
-            theta, query.y, m.mean, top, cut, low - centre, high - centre, width, read - centre, tilts
+            theta,
+            query.y,
+            m.mean,
+            top,
+            cut,
+            low - centre,
+            high - centre,
+            width,
+            read - centre,
+            tilts,
         )
         # The rounding of the transform must be small beside that (see `_average_fft`).
         step = (high - low) / points

@@ -1,25 +1,26 @@
 """The law of an average as a one-step law for the engine.
 
-`_average` gives the weights w of the tilted law of Y = s S on a lattice, and l, the mass by which they
-are off: the curve C of the lattice law is within B(c) = A e^{-theta c} l / (e theta) of C_w.
+`_average` gives the weights w of the tilted law of Y = s S on a lattice, and l, the mass by which
+they are off: the curve C of the lattice law is within B(c) = A e^{-theta c} l / (e theta) of C_w.
 Here w becomes a law whose curve lies on one side of C for every c.
 
-Above. Errors within the window have masses A e^{-theta y_j} e_j, sum |e_j| <= l, so that their curve
-at a node y_k is at most A e^{-theta y_k} l max z e^{-theta z} over the lattice distances z up to the
-window's end. Adding beta to every w_j, with v = theta h, adds A e^{-theta y_k} beta sum_i (i h) e^{-v i},
-where the sum from 1 to n is at least (1 - (1 + n v) e^{-n v}) h / v^2 - h / (e v); and l more at the
-last node adds l n h e^{-n v}, which suffices while n v <= 1. From there on the first suffices with
-beta = 8 l v / e if v <= 0.3, since 1 - 2 / e = 0.264 and 8 (0.264 - 0.368 v) >= 1; with v > 0.3,
-beta = l does, term by term. What lies beyond the window is put at its last node, and its first
-moment past that (s = +1) at infinity, or (s = -1) its mass at X = 0. The mass that the law may still
-lack is put at its lowest node; so the curve is above everywhere, to the left of the window too.
+Above. Errors within the window have masses A e^{-theta y_j} e_j, sum |e_j| <= l, so that their
+curve at a node y_k is at most A e^{-theta y_k} l max z e^{-theta z} over the lattice distances z up
+to the window's end, n steps away. With v = theta h, beta added to every w_j adds to the curve
+A e^{-theta y_k} beta times a sum over i <= n of (i h) e^{-v i}, which is at least
+(1 - (1 + n v) e^{-n v}) h / v^2 - h / (e v); and l more at the last node adds l n h e^{-n v}, which
+suffices while n v <= 1. From there on the sum does with beta = 8 l v / e if v <= 0.3, since
+1 - 2 / e = 0.264 and 8 (0.264 - 0.368 v) >= 1; beta = l always does, term by term. What lies beyond
+the window is put at its last node, and its first moment past that (s = +1) at infinity, or (s = -1)
+its mass at X = 0. The mass that the law may still lack is put at its lowest node; so the curve
+is above everywhere, to the left of the window too.
 
-Below. Let F = C_w - B at the nodes, which is at most C. The law below is given by its slopes G_k,
+Below. Let F = C_w - B at the nodes, which is at most C. The law below is given by its slopes G,
 those of F: from the first node used on, made monotone by a running minimum, and cut to 0 from the
 first cell on where F rises or ends below 0. That only lowers phi = sum G h, and F is >= 0 where it
-is cut, so phi <= F <= C at the nodes; C is linear between them. To the left of the first node
-phi goes on with the slope max_k (mass of w beyond y_k - A e^{-theta y_k} l), at the node k where that
-is taken, and no more: a mass that C surely has to the right of that node.
+is cut, so phi <= F <= C at the nodes; C is linear between them. To the left of the first node used
+phi goes on with the slope (mass of w from that node on) - A e^{-theta y} l, and no more: a mass
+that C surely has there. The first node is the one where this is largest.
 
 Points are moved by the shift of `_average` to the safe side. Masses of intervals are sums over a
 binary tree: at most 2 log2 N additions of positive terms each.
