@@ -91,6 +91,8 @@ def inverse_rate(m: Mechanism, t: jax.Array, b: jax.Array) -> tuple[jax.Array, j
     the window holds all within e^-45 of the peak.
     """
     nodes, rough = nodes_of(m, t, b), lax.stop_gradient(nodes_of(m, t, b, rough=True))
+    assert nodes is not None
+    assert rough is not None
 
     def log_integrand(v, law=nodes):
         return b * v + _log_integrand(law, t, v)

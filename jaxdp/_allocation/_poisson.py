@@ -130,6 +130,7 @@ def _decomposition_log_delta(
     m: Mechanism, epsilon: jax.Array, d: Direction, method: Decomposition
 ) -> jax.Array:
     block = one_block(m)
+    assert block is not None  # as `check` saw to
     t = block.num_steps
     given = method.sampling_probability
     rates = jnp.asarray(_RATES) / t if given is None else jnp.asarray([given])

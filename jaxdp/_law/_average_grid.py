@@ -81,8 +81,8 @@ class StepLaw(NamedTuple):
     positions: jax.Array
     mass: jax.Array
     tau: jax.Array
-    first: jax.Array = jnp.nan
-    second: jax.Array = jnp.nan
+    first: jax.Array | float = jnp.nan
+    second: jax.Array | float = jnp.nan
 
 
 def _log(x: jax.Array) -> jax.Array:
@@ -94,7 +94,7 @@ def _exp(x: jax.Array) -> jax.Array:
     return jnp.where(some, jnp.exp(jnp.where(some, x, 0.0)), 0.0)
 
 
-def _cells(term: Term, lo: jax.Array, hi: jax.Array, up: int) -> tuple[jax.Array, jax.Array]:
+def _cells(term: Term, lo: jax.Array, hi: jax.Array, up: int) -> tuple[jax.Array, ...]:
     """Masses and means of lo < X <= hi, mass up (+1) or down (-1) by its error; r of the mean."""
     log_q, log_p = term.masses(_log(lo), _log(hi))
     some = (log_q > -jnp.inf) & (log_p > -jnp.inf) & (hi > lo)
