@@ -1,7 +1,11 @@
-"""Bounds for random allocation, one of t steps, and the averaged law as a term to compose."""
+"""Bounds for random allocation, one of t steps, and the averaged law as a term to compose.
+
+The lower bounds for several blocks are of the composition of the blocks.
+"""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -110,44 +114,67 @@ def averaged_term(
     return _average_term.as_term(law, term, s, side)._replace(count=count)
 
 
+def size_for(num_steps: ArrayLike) -> int:
+    """Lattice points that bracket epsilon to about 0.1 % at t <= 1e5, to 0.5 % at t = 1e6."""
+    if isinstance(num_steps, jax.core.Tracer):
+        return DEFAULT_SIZE
+    return DEFAULT_SIZE if np.max(num_steps) <= 1e5 else 4 * DEFAULT_SIZE
+
+
+def blocks(num_steps: int, num_selected: int) -> tuple[tuple[int, int], ...]:
+    """(t_i, how many) of the one-of-t_i allocations whose composition dominates k of t.
+
+    A uniform subset of k of t steps is one step from each block of a uniform partition into k
+    blocks of given sizes, by symmetry. Given the partition the blocks are independent allocations, run
+    concurrently; the curve of a mixture over partitions, the same for all of them, is at most
+    theirs (E_g is jointly convex). So k - r blocks of floor(t/k) steps and r = t mod k of
+    one more.
+    """
+    length, more = divmod(num_steps, num_selected)
+    pairs = (length, num_selected - more), (length + 1, more)
+    return tuple(pair for pair in pairs if pair[1] > 0)
+
+
 def _composed(
     term: Term,
-    num_steps: ArrayLike,
-    count: ArrayLike,
+    num_steps: ArrayLike | tuple[ArrayLike, ...],
+    count: ArrayLike | tuple[ArrayLike, ...],
     log_delta: jax.Array,
     direction: Direction,
     side: int,
     size: int,
 ) -> tuple[Term, ...]:
-    averaged = averaged_term(
-        term,
-        num_steps,
-        log_delta=log_delta,
-        direction=direction,
-        side=side,
-        size=size,
-        count=count,
+    """One averaged term for each block length."""
+    lengths = num_steps if isinstance(num_steps, tuple) else (num_steps,)
+    counts = count if isinstance(count, tuple) else (count,)
+    return tuple(
+        averaged_term(
+            term, t, log_delta=log_delta, direction=direction, side=side, size=size, count=n
+        )
+        for t, n in zip(lengths, counts, strict=True)
     )
-    return (averaged,)
 
 
 def allocation_log_delta_bounds(
     term: Term,
-    num_steps: ArrayLike,
+    num_steps: ArrayLike | tuple[ArrayLike, ...],
     epsilon: ArrayLike,
     *,
-    count: ArrayLike | None = None,
+    count: ArrayLike | tuple[ArrayLike, ...] | None = None,
     direction: Direction = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta at a real epsilon, one of t steps, for each of `sides`.
 
-    With `count`, of that many independent such allocations, composed.
+    With `count`, of that many independent such allocations, composed; tuples of both for several
+    block lengths (see `blocks`).
     """
     s = _sign(direction)
     if count is not None:
-        aim = _average_plan.guess_log_delta(term, *_numbers(num_steps, epsilon, count))
+        shortest = num_steps[0] if isinstance(num_steps, tuple) else num_steps
+        total = sum(count) if isinstance(count, tuple) else count
+        aim = _average_plan.guess_log_delta(term, *_numbers(shortest, epsilon, total))
         return tuple(
             _query.log_delta_bound(
                 _composed(term, num_steps, count, aim, direction, side, size),
@@ -168,18 +195,19 @@ def allocation_log_delta_bounds(
 
 def allocation_epsilon_bounds(
     term: Term,
-    num_steps: ArrayLike,
+    num_steps: ArrayLike | tuple[ArrayLike, ...],
     delta: ArrayLike | None = None,
     *,
     log_delta: ArrayLike | None = None,
-    count: ArrayLike | None = None,
+    count: ArrayLike | tuple[ArrayLike, ...] | None = None,
     direction: Direction = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at delta, one of t steps, for each of `sides`.
 
-    With `count`, of that many independent such allocations, composed.
+    With `count`, of that many independent such allocations, composed; tuples of both for several
+    block lengths (see `blocks`).
     """
     if log_delta is None:
         log_delta = jnp.log(jnp.asarray(delta, jnp.float64))

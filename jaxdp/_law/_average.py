@@ -12,8 +12,11 @@ gives one-step laws on a linear lattice above and below in the order of such cur
 preserve; S is then a power of one discrete Fourier transform.
 
 Tilt. w = q e^{theta (y - y_0) - K} is a probability on the lattice, y_0 a node near its mean; let
-w be the t-fold law too. Then C(c) = e^{t K - theta (c - t y_0)} sum_j w_j z e^{-theta z}, z = (y_j - c)_+,
-and z e^{-theta z} <= 1 / (e theta). What w leaves out is a measure of known total mass (as in
+w be the t-fold law too. Then, with z = (y_j - c)_+ and z e^{-theta z} <= 1 / (e theta),
+
+    C(c) = e^{t K - theta (c - t y_0)} sum_j w_j z e^{-theta z}.
+
+What w leaves out is a measure of known total mass (as in
 `_compose`): what lies outside the window, by Chernoff's bound on the law that is transformed, and
 the rounding of the transforms, eta of `_average_fft`. So C is off by at most
 

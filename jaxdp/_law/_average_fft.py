@@ -4,8 +4,9 @@ The transform of w is taken of w - delta_0, whose 1-norm is m = 2 (1 - w_0) for 
 and 1 added to it in the logarithm, so that a law that hardly moves is hardly off. Every output of a
 fast Fourier transform of size N is a sum over its inputs, each multiplied along its path by log2 N
 twiddle factors and roundings, hence off by at most r m, r = 2^-53 (8 log2 N + 16) (cf. Higham
-2002, section 24.1, with room). With z the exact value and z' the computed one, |z'^n - z^n| <= n (|z'| + r
-m)^{n-1} r m, and z'^n itself, as exp(n log z'), is off by |z'|^n (2^-49 n |log z'| + 2^-50). The
+2002, section 24.1, with room). With z the exact value and z' the computed one, |z'^n - z^n| <=
+n (|z'| + r m)^{n-1} r m, and z'^n itself, as exp(n log z'), is off by
+|z'|^n (2^-49 n |log z'| + 2^-50). The
 inverse adds r times the 2-norm of its input. The sum of |errors| over the N points is at most
 sqrt(N) times their 2-norm, and that is the 2-norm of the error before the inverse:
 

@@ -158,7 +158,8 @@ def upper(
     revealed = _exp(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 + 2.0**-50)
     excess = mass[-1] * jnp.maximum((mean + error)[-1] - nodes[-1], 0.0)
     tau = excess * (1.0 + 2.0**-48) if s > 0 else jnp.float64(0.0)
-    return StepLaw(lattice, positions, out.at[0].add(revealed), tau)
+    nothing = jnp.float64(0.0)
+    return StepLaw(lattice, positions, out.at[0].add(revealed), tau, nothing, nothing)
 
 
 class _Cell(NamedTuple):
