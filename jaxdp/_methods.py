@@ -118,8 +118,8 @@ class PosteriorSampling:
     Example:
       >>> import jaxdp
       >>> run = jaxdp.RandomAllocation(jaxdp.Gaussian(2.0), 10_000)
-      >>> bound = jaxdp.epsilon(run, 1e-6, direction="remove", method=jaxdp.PosteriorSampling())
-      >>> bool(0.01706 < bound < 0.03)
+      >>> bound = jaxdp.delta(run, 0.02, direction="remove", method=jaxdp.PosteriorSampling())
+      >>> bool(bound < 1e-6)
       True
     """
 

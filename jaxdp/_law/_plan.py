@@ -216,7 +216,9 @@ def plan(
     centre = mean if epsilon is None else epsilon
     saddle = theta
     for _ in range(2):
-        theta = _coarse(jnp.maximum(saddle - _UNDERTILT / deviation, 0.05 * saddle))
+        grain = 0.25 / _coarse(deviation)
+        theta = grain * jnp.round((saddle - _UNDERTILT / deviation) / grain)
+        theta = jnp.maximum(theta, _coarse(0.05 * saddle))
         m = _moments(atoms, theta)
         mean = jnp.sum(count * m.mean)
         deviation = _coarse(jnp.maximum(jnp.sqrt(jnp.sum(count * m.variance)), 1e-12))
@@ -229,9 +231,10 @@ def plan(
     log_mass = jnp.log(_TOLERANCE) + log_value - log_price(theta)
     log_p = atoms.log_p + theta * atoms.loss - m.log_norm[:, None]
     centred = atoms.loss - m.mean[:, None]
+    used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     # Losses so large that P hardly sees them go to infinity, so small that the tilted law hardly
     # does are cut; what remains has windows that do not have to hold those tails.
-    allowed = jnp.log(_TOLERANCE) + log_answer - jnp.log(count)[:, None]
+    allowed = jnp.log(_TOLERANCE) + log_answer - jnp.log(used)[:, None]
     keep_above = jnp.cumsum(jnp.exp(atoms.log_p)[:, ::-1], axis=-1)[:, ::-1] > jnp.exp(
         jnp.maximum(allowed, -700.0)
     )
@@ -239,7 +242,7 @@ def plan(
     # (The law above keeps the P-mass of what it cuts below, at the edge.)
     below = jnp.cumsum(jnp.exp(atoms.log_p), axis=-1)[:, :-1]
     moved = jnp.log(below) + theta * edges - m.log_norm[:, None]
-    keep_below = moved > log_mass - jnp.log(count)[:, None] - 25.0
+    keep_below = moved > log_mass - jnp.log(used)[:, None] - 25.0
     highest = jnp.max(jnp.where(keep_above[:, :-1], edges, edges[0]), axis=-1)
     lowest = jnp.max(jnp.where(keep_below, edges[0], edges), axis=-1)
     log_p = jnp.where(keep_above & (centred + m.mean[:, None] >= lowest[:, None]), log_p, -jnp.inf)
@@ -268,7 +271,7 @@ def plan(
     window = unit * jnp.stack([jnp.floor(low / unit), jnp.ceil(high / unit), jnp.ceil(wide / unit)])
 
     bulk, cut = _bulk(jnp.exp(log_p), centred)
-    whole = jnp.round(count)
+    whole = jnp.round(used)
     single = (window[1] - window[0]) / size < bulk / _BULK_POINTS
     inner = jnp.where(single, whole, jnp.maximum(jnp.floor(jnp.sqrt(whole)), 1.0))
     cut = jnp.where(single, jnp.inf, cut)
