@@ -125,10 +125,10 @@ def blocks(num_steps: int, num_selected: int) -> tuple[tuple[int, int], ...]:
     """(t_i, how many) of the one-of-t_i allocations whose composition dominates k of t.
 
     A uniform subset of k of t steps is one step from each block of a uniform partition into k
-    blocks of given sizes, by symmetry. Given the partition the blocks are independent allocations, run
-    concurrently; the curve of a mixture over partitions, the same for all of them, is at most
-    theirs (E_g is jointly convex). So k - r blocks of floor(t/k) steps and r = t mod k of
-    one more.
+    blocks of given sizes, by symmetry. Given the partition the blocks are independent
+    allocations, run concurrently; the curve of a mixture over partitions, the same for all of them,
+    is at most theirs (the hockey stick is jointly convex). So k - r blocks of floor(t/k) steps and
+    r = t mod k of one more.
     """
     length, more = divmod(num_steps, num_selected)
     pairs = (length, num_selected - more), (length + 1, more)
