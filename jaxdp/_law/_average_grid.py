@@ -116,7 +116,7 @@ def _lattice(
     low: jax.Array, high: jax.Array, largest: jax.Array, spacing: jax.Array, middle: jax.Array
 ) -> Lattice:
     """Anchored at low, with a finite high end (up to `largest`) on the lattice too."""
-    ends = (high <= largest) & (high > low)
+    ends = (high <= largest * (1.0 + 1e-12)) & (high > low)
     steps = jnp.floor((high - low) / spacing)
     ends &= steps >= 1.0
     spacing = jnp.where(ends, (high - low) / jnp.maximum(steps, 1.0), spacing)

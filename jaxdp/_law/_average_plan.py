@@ -68,7 +68,7 @@ class _Atoms(NamedTuple):
 
 
 def _coarse(term: Term) -> tuple[_Atoms, jax.Array]:
-    """The coarse law, increasing in x, and the P-mass above each of its atoms."""
+    """The coarse law, increasing in x, and the P-mass of each of its atoms and above."""
     edges = jnp.asarray(_LOSSES)
     lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
     hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
@@ -82,7 +82,7 @@ def _coarse(term: Term) -> tuple[_Atoms, jax.Array]:
         jnp.concatenate([jnp.zeros((1,)), jnp.where(some, jnp.exp(loss), 1.0)]),
     )
     above = jnp.cumsum(p[::-1])[::-1]
-    return atoms, jnp.concatenate([above, jnp.zeros((1,))])
+    return atoms, jnp.concatenate([above[:1], above])
 
 
 def _log_sum(exponent: jax.Array) -> jax.Array:
