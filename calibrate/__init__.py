@@ -11,3 +11,4 @@ from calibrate._schedule import schedule as schedule
 from calibrate._solve import Solution as Solution
 from calibrate._solve import Status as Status
 from calibrate._solve import solve as solve
+from calibrate._solve_integer import solve_integer as solve_integer

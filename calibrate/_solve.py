@@ -203,17 +203,22 @@ def excess_over_target(
     curve = jnp.log(-jnp.log(jnp.where(pure, 0.5, delta))) - jnp.log(
         -jnp.where(uncertain, -1.0, log_delta)
     )
-    curve = curve + _MARGINS[type(chosen)]
+    curve = curve + margin(chosen)
     worst = _answers.max_loss(m, direction)
     least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
     return jnp.where(pure, least + _MARGINS[Analytic], jnp.where(uncertain, jnp.inf, curve))
 
 
-def _delta_of_excess(excess: jax.Array, delta: jax.Array, method: Method) -> jax.Array:
+def margin(method: Method) -> float:
+    """What log(delta) is to be relatively below its target; methods on the engine share its own."""
+    return _MARGINS.get(type(method), _MARGINS[Numerical])
+
+
+def delta_of_excess(excess: jax.Array, delta: jax.Array, method: Method) -> jax.Array:
     """The certified delta at which `excess_over_target` has this value."""
     pure = delta == 0.0
     target = jnp.log(jnp.where(pure, 0.5, delta))
-    log_delta = target * jnp.exp(_MARGINS[type(method)] - excess) * (1.0 - 1e-14)
+    log_delta = target * jnp.exp(margin(method) - excess) * (1.0 - 1e-14)
     return jnp.where(pure, 0.0, _divergences.exp_up(log_delta))
 
 
@@ -289,6 +294,6 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     log_value = jnp.where(at_end, end, sign * jnp.where(inside, root, 0.0))
     value = jnp.where(solved, jnp.exp(log_value), jnp.nan)
     found = jnp.where(at_end, excess_at_end, excess_at_root)
-    achieved = jnp.where(solved, _delta_of_excess(found, delta, chosen), jnp.nan)
+    achieved = jnp.where(solved, delta_of_excess(found, delta, chosen), jnp.nan)
     falls = jnp.where(sign < 0.0, 1.0, 0.0)
     return value, value, falls, epsilon, achieved, status.astype(jnp.float64)

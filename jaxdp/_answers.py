@@ -31,13 +31,15 @@ _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
 def resolve(m: Mechanism, method: Method | None, two_sided: bool = False) -> Method:
     """The method that answers for m: the closed form where it is exact, else Rényi divergences.
 
-    For two-sided bounds the engine, since Rényi divergences give no lower bound; but a
-    Poisson-subsampled composition has no one-step law.
+    For two-sided bounds the engine, since Rényi divergences give no lower bound, and for random
+    allocation, where it is by far the tightest; but a Poisson-subsampled composition has no
+    one-step law.
     """
     if method is None:
         if _curve.is_exact(m):
             return Analytic()
-        return Numerical() if two_sided and _numerical.has_law(m) else Renyi()
+        engine = two_sided or _curve.has_average(m)
+        return Numerical() if engine and _numerical.has_law(m) else Renyi()
     if isinstance(method, Analytic) and not _curve.is_exact(m):
         raise ValueError("method: this mechanism has no closed form, use Numerical() or Renyi()")
     if isinstance(method, Numerical) and not _numerical.has_law(m):

@@ -74,12 +74,14 @@ def _coarse(term: Term) -> tuple[_Atoms, jax.Array]:
     hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
     log_q, log_p = lax.stop_gradient(term.masses(lo, hi))
     some = (log_q > -jnp.inf) & (log_p > -jnp.inf)
-    loss = jnp.clip(jnp.where(some, log_p - log_q, 0.0), -345.0, 345.0)
+    # Empty cells keep a place, so that x increases.
+    loss = jnp.where(some, log_p - log_q, jnp.where(jnp.isfinite(lo), lo, hi))
+    loss = jnp.clip(loss, -345.0, 345.0)
     p = jnp.where(some, jnp.exp(log_p), 0.0)
     revealed = lax.stop_gradient(jnp.asarray(term.log_tau_q, jnp.float64))
     atoms = _Atoms(
         jnp.concatenate([revealed[None], jnp.where(some, log_q, -jnp.inf)]),
-        jnp.concatenate([jnp.zeros((1,)), jnp.where(some, jnp.exp(loss), 1.0)]),
+        jnp.concatenate([jnp.zeros((1,)), jnp.exp(loss)]),
     )
     above = jnp.cumsum(p[::-1])[::-1]
     return atoms, jnp.concatenate([above[:1], above])
@@ -344,7 +346,8 @@ def plan(
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
     atoms, above = _coarse(term)
     low, high = support(term)
-    largest = jnp.minimum(high, atoms.x[-1])
+    largest = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
+    largest = jnp.minimum(high, 1.05 * largest)
     if s > 0:
         target = _guess(atoms, steps, total) if log_delta is None else log_delta
         kept = above > jnp.exp(jnp.maximum(target + jnp.log(_TOP), -690.0))

@@ -1,0 +1,161 @@
+"""Random allocation in the numerical engine: one average directly, or averages as terms."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxdp import _law
+from jaxdp._law import _allocation, _average_plan
+from jaxdp._mechanisms import Average, Mechanism, _curve
+
+StepTerm = Callable[[Any, Any], _law.Term]
+_ESTIMATE_SIZE = 2048
+
+
+def has_average(m: Mechanism) -> bool:
+    """Whether a factor of m is an average."""
+    return any(isinstance(t.mechanism, Average) for t in _curve.canonical_terms(m))
+
+
+def step_of(block: Average) -> Any:
+    """The one step that is averaged; None for a composition."""
+    return _curve.single(_curve.canonical_terms(block.mechanism))
+
+
+def _one(m: Mechanism) -> Average | None:
+    """The average that m is, if it is exactly one."""
+    terms = _curve.canonical_terms(m)
+    one = len(terms) == 1 and terms[0].count is None
+    return terms[0].mechanism if one else None
+
+
+def _occurring(term: _law.Term, count: jax.Array) -> _law.Term:
+    """The term `count` times; for count 0 a loss that is 0, once: the engine wants some count."""
+    occurs = count > 0.0
+
+    def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        q, p = term.masses(lo, hi)
+        at_zero = jnp.where((lo < 0.0) & (hi >= 0.0), 0.0, -jnp.inf)
+        return jnp.where(occurs, q, at_zero), jnp.where(occurs, p, at_zero)
+
+    return term._replace(
+        masses=masses,
+        count=jnp.maximum(count, 1.0),
+        log_tau_p=jnp.where(occurs, term.log_tau_p, -jnp.inf),
+        log_tau_q=jnp.where(occurs, term.log_tau_q, -jnp.inf),
+    )
+
+
+def _terms(
+    m: Mechanism, as_term: StepTerm, aim: jax.Array, direction: Any, side: int, size: int
+) -> tuple[_law.Term, ...]:
+    """The factors of m, laws of averages above or below, right in one direction."""
+    terms = []
+    for t in _curve.canonical_terms(m):
+        block = t.mechanism
+        if not isinstance(block, Average):
+            terms.append(as_term(block, t.multiplicity))
+            continue
+        count = jnp.asarray(t.multiplicity, jnp.float64)
+        averaged = _allocation.averaged_term(
+            as_term(step_of(block), 1.0),
+            block.num_steps,
+            log_delta=aim,
+            direction=direction,
+            side=side,
+            size=size,
+            count=jnp.maximum(count, 1.0),
+        )
+        leftover = getattr(block, "leftover", False)
+        terms.append(_occurring(averaged, count) if leftover else averaged._replace(count=count))
+    return tuple(terms)
+
+
+def _both(direction: str, bounds: Callable[[str], tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
+    directions = ("remove", "add") if direction == "both" else (direction,)
+    values = [bounds(d) for d in directions]
+    return tuple(functools.reduce(jnp.maximum, side) for side in zip(*values, strict=True))
+
+
+def log_delta(
+    m: Mechanism,
+    epsilon: jax.Array,
+    direction: str,
+    sides: tuple[int, ...],
+    grid_size: int | None,
+    as_term: StepTerm,
+) -> tuple[jax.Array, ...]:
+    """Certified bounds on log delta; `as_term(step, count)` gives the law of a step."""
+    size = grid_size or _allocation.DEFAULT_SIZE
+    block = _one(m)
+
+    def one(d: Any) -> tuple[jax.Array, ...]:
+        if block is not None:
+            return _allocation.allocation_log_delta_bounds(
+                as_term(step_of(block), 1.0),
+                block.num_steps,
+                epsilon,
+                direction=d,
+                sides=sides,
+                size=size,
+            )
+        first = next(t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average))
+        numbers = (first.mechanism.num_steps, epsilon, first.multiplicity)
+        aim = _average_plan.guess_log_delta(
+            as_term(step_of(first.mechanism), 1.0),
+            *(jnp.asarray(x, jnp.float64) for x in numbers),
+        )
+        return tuple(
+            _law.log_delta_bounds(
+                _terms(m, as_term, aim, d, side, size), epsilon, direction=d, sides=(side,)
+            )[0]
+            for side in sides
+        )
+
+    return _both(direction, one)
+
+
+def epsilon(
+    m: Mechanism,
+    log_target: jax.Array,
+    direction: str,
+    sides: tuple[int, ...],
+    grid_size: int | None,
+    as_term: StepTerm,
+) -> tuple[jax.Array, ...]:
+    """Certified bounds on epsilon >= 0 at log delta."""
+    size = grid_size or _allocation.DEFAULT_SIZE
+    block = _one(m)
+
+    def one(d: Any) -> tuple[jax.Array, ...]:
+        if block is not None:
+            return _allocation.allocation_epsilon_bounds(
+                as_term(step_of(block), 1.0),
+                block.num_steps,
+                log_delta=log_target,
+                direction=d,
+                sides=sides,
+                size=size,
+            )
+        return tuple(
+            _law.epsilon_bounds(
+                _terms(m, as_term, log_target, d, side, size),
+                log_delta=log_target,
+                direction=d,
+                sides=(side,),
+            )[0]
+            for side in sides
+        )
+
+    return _both(direction, one)
+
+
+def log_delta_estimate(
+    m: Mechanism, epsilon: jax.Array, direction: str, as_term: StepTerm
+) -> jax.Array:
+    """log delta of a coarse law, as a start for searches."""
+    value = log_delta(m, epsilon, direction, (1,), _ESTIMATE_SIZE, as_term)[0]
+    return jnp.minimum(value, 0.0)
