@@ -43,7 +43,7 @@ from jaxdp._mechanisms import (
 from jaxdp._mechanisms._curve import canonical_terms, single
 
 _BLOCKS = 160  # of the number of clones, up to 13 deviations from its mean
-_CHOICES = 400  # of eps0
+_CHOICES = 48  # of eps0
 _SLACK = 1e-11  # relative: of the continued fraction, and of weights through log Gamma
 _LARGEST = 1e9
 
@@ -202,25 +202,19 @@ class Shuffled(Base):
         curve = [step._log_hockey_stick(epsilon, d, slack) for d in ("remove", "add")]
         local = jnp.maximum(*curve)  # shuffling is a post-processing
 
-        def lost(bound):
-            failing = [
-                step._log_hockey_stick(bound, d, _divergences.SLACK) for d in ("remove", "add")
-            ]
-            factor = jnp.logaddexp(epsilon, 0.0) + jnp.log1p(0.5 * jnp.exp(-bound)) + jnp.log(n)
-            return factor + jnp.maximum(*failing) + 16.0 * _divergences.SLACK
-
-        def rough(bound):  # the pair's normal limit, to choose by: any eps0 gives a bound
-            mu = 2.0 * jnp.tanh(0.5 * bound) * jnp.sqrt(jnp.exp(bound) / n)
-            normal = _divergences.gaussian_log_hockey_stick(epsilon, mu)
-            return jnp.where(bound > epsilon, jnp.logaddexp(normal, lost(bound)), jnp.inf)
+        def total(bound):
+            failing = jnp.maximum(
+                step._log_hockey_stick(bound, "remove", _divergences.SLACK),
+                step._log_hockey_stick(bound, "add", _divergences.SLACK),
+            )
+            lost = jnp.logaddexp(epsilon, 0.0) + jnp.log1p(0.5 * jnp.exp(-bound)) + jnp.log(n)
+            kept = pure_log_delta(epsilon, bound, jnp.exp(-bound), n, True)
+            return jnp.logaddexp(kept, lost + failing + 16.0 * _divergences.SLACK)
 
         bounds = self._choices(step, epsilon)
-        totals = lax.stop_gradient(jax.vmap(rough)(bounds))
+        totals = lax.stop_gradient(jax.vmap(total)(bounds))
         best = jnp.max(jnp.where(totals == jnp.min(totals), bounds, -jnp.inf))
-        best = lax.stop_gradient(jnp.where(jnp.isfinite(best), best, bounds[-1]))
-        kept = pure_log_delta(epsilon, best, jnp.exp(-best), n, True)
-        total = jnp.logaddexp(kept, lost(best))
-        return jnp.minimum(jnp.minimum(total, local), 0.0)
+        return jnp.minimum(jnp.minimum(total(lax.stop_gradient(best)), local), 0.0)
 
     def _choices(self, step: Base, epsilon: jax.Array) -> jax.Array:
         """Values of eps0: up to the largest loss, or to where delta0 is about 1e-200."""
