@@ -190,7 +190,7 @@ class RandomAllocation(Composition):
     num_selected: ArrayLike = 1
     num_epochs: ArrayLike = 1
     # Decides the structure and holds no parameter: () if k = 1 and one epoch are known, (None,)
-    # if k = 1 is, (None, None) otherwise.
+    # if k = 1 is, (None, None, None) if k is known to divide t, (None, None) otherwise.
     split: Any = dataclasses.field(init=False, repr=False, default=())
 
     _domains: ClassVar = {
@@ -209,7 +209,10 @@ class RandomAllocation(Composition):
         epochs = _checks.concrete("num_epochs", self.num_epochs)
         one = selected is not None and bool(np.all(selected == 1))
         once = one and epochs is not None and bool(np.all(epochs == 1))
-        object.__setattr__(self, "split", () if once else (None,) if one else (None, None))
+        known = steps is not None and selected is not None
+        even = known and bool(np.all(np.remainder(steps, selected) == 0))
+        split = (None, None, None) if even else (None, None)
+        object.__setattr__(self, "split", () if once else (None,) if one else split)
 
     def _in_domain(self) -> jax.Array:
         inside = self.mechanism._in_domain() & (self.num_selected <= self.num_steps)
@@ -218,12 +221,17 @@ class RandomAllocation(Composition):
         # other leaves put by hand into a structure for ones have no certified answer
         if not self.split:
             inside = inside & (self.num_epochs == 1.0)
-        return inside if len(self.split) == 2 else inside & (self.num_selected == 1.0)
+        if len(self.split) < 2:
+            return inside & (self.num_selected == 1.0)
+        even = jnp.remainder(self.num_steps, self.num_selected) == 0.0
+        return inside & even if len(self.split) == 3 else inside
 
     def _terms(self) -> list[Term]:
         t, k, epochs = self.num_steps, self.num_selected, self.num_epochs
         if len(self.split) < 2:
             return [Term(Block(self.mechanism, t), epochs if self.split else None)]
+        if len(self.split) == 3:
+            return [Term(Block(self.mechanism, t / k), k * epochs)]
         # t = k m + r: r blocks of m + 1 steps and k - r of m. Real t in between: t/k steps each.
         frozen = jax.lax.stop_gradient
         m = jnp.floor(frozen(t) / frozen(k))

@@ -76,12 +76,13 @@ def _coarse(term: Term) -> tuple[_Atoms, jax.Array]:
     some = (log_q > -jnp.inf) & (log_p > -jnp.inf)
     # Empty cells keep a place, so that x increases.
     loss = jnp.where(some, log_p - log_q, jnp.where(jnp.isfinite(lo), lo, hi))
-    loss = jnp.clip(loss, -345.0, 345.0)
+    # Rounding must not put an atom beyond the support, where it would be cut off.
+    x = jnp.clip(jnp.exp(jnp.clip(loss, -345.0, 345.0)), *support(term))
     p = jnp.where(some, jnp.exp(log_p), 0.0)
     revealed = lax.stop_gradient(jnp.asarray(term.log_tau_q, jnp.float64))
     atoms = _Atoms(
         jnp.concatenate([revealed[None], jnp.where(some, log_q, -jnp.inf)]),
-        jnp.concatenate([jnp.zeros((1,)), jnp.exp(loss)]),
+        jnp.concatenate([jnp.zeros((1,)), x]),
     )
     above = jnp.cumsum(p[::-1])[::-1]
     return atoms, jnp.concatenate([above[:1], above])

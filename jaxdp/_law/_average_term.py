@@ -12,8 +12,10 @@ A e^{-theta y_k} beta times a sum over i <= n of (i h) e^{-v i}, which is at lea
 suffices while n v <= 1. From there on the sum does with beta = 8 l v / e if v <= 0.3, since
 1 - 2 / e = 0.264 and 8 (0.264 - 0.368 v) >= 1; beta = l always does, term by term. What lies beyond
 the window is put at its last node, and its first moment past that (s = +1) at infinity, or (s = -1)
-its mass at X = 0. The mass that the law may still lack is put at its lowest node; so the curve
-is above everywhere, to the left of the window too.
+its mass at X = 0. Far to the left the errors e^{-theta y} outgrow the law itself. But no slope of C
+is steeper than the mass M of the lattice law: from the first node on where what lies beyond is at
+most M, the curve continues to the left with slope -M, which is above everywhere, to the left of
+the window too.
 
 Below. Let F = C_w - B at the nodes, which is at most C. The law below is given by its slopes G,
 those of F: from the first node used on, made monotone by a running minimum, and cut to 0 from the
@@ -78,8 +80,15 @@ def _above(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     exponent = law.log_scale - law.theta * (y - law.origin)
     unit = jnp.exp(jnp.clip(exponent, -690.0, 690.0)) * (1.0 + 2.0**-30)
     mass = weights * unit
-    lacking = law.mass * (1.0 + 2.0**-28) - jnp.sum(mass)
-    mass += jnp.where(first, jnp.maximum(lacking, 0.0), 0.0)
+    whole = law.mass * (1.0 + 2.0**-28 + 2.0**-46 * law.steps)
+    onward = jnp.cumsum(mass[::-1])[::-1]
+    order = jnp.arange(y.shape[0])
+    start = jnp.max(
+        jnp.where(onward > whole, order + 1, jnp.min(jnp.where(first, order, order[-1])))
+    )
+    start = jnp.minimum(start, jnp.max(jnp.where(last, order, 0)))
+    mass = jnp.where(order > start, mass, 0.0)
+    mass += jnp.where(order == start, whole - jnp.sum(mass), 0.0)
     end = jnp.sum(jnp.where(last, unit, 0.0))
     past = law.beyond * end * jnp.where(law.origin > 0.0, 1.0 / (_E * law.theta), 1.0)
     return mass, past + _SMALLEST
