@@ -32,6 +32,12 @@ def _one(m: Mechanism) -> Average | None:
     return terms[0].mechanism if one else None
 
 
+def _size(m: Mechanism, grid_size: int | None) -> int:
+    """Of the lattices of averages: larger where some average is known to be long."""
+    averages = [t.mechanism for t in _curve.canonical_terms(m)]
+    return grid_size or _allocation.size_for(any(getattr(a, "long", ()) for a in averages))
+
+
 def _occurring(term: _law.Term, count: jax.Array) -> _law.Term:
     """The term `count` times; for count 0 a loss that is 0, once: the engine wants some count."""
     occurs = count > 0.0
@@ -89,7 +95,7 @@ def log_delta(
     as_term: StepTerm,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta; `as_term(step, count)` gives the law of a step."""
-    size = grid_size or _allocation.DEFAULT_SIZE
+    size = _size(m, grid_size)
     block = _one(m)
 
     def one(d: Any) -> tuple[jax.Array, ...]:
@@ -127,7 +133,7 @@ def epsilon(
     as_term: StepTerm,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at log delta."""
-    size = grid_size or _allocation.DEFAULT_SIZE
+    size = _size(m, grid_size)
     block = _one(m)
 
     def one(d: Any) -> tuple[jax.Array, ...]:

@@ -18,6 +18,7 @@ from jaxdp._mechanisms._curve import canonical_terms, single
 
 _AT_LEAST_ONE = _checks.Domain("finite and >= 1", lambda x: (x >= 1) & (abs(x) < np.inf))
 _TABLE = np.geomspace(0.05, 3e5, 224)  # orders less 1 that a search in the add direction knows
+_LONG = 1e5
 _SMALL_ORDERS = 256  # a search over all orders wants more of them only where t is large
 
 
@@ -32,11 +33,13 @@ class Block(Average):
     Attributes:
       needed: 0 for blocks that occur no times, whose moments are not computed then; None for
         those that surely occur.
+      long: (None,) for more steps than a lattice of the usual size is fine enough for, else ().
     """
 
     mechanism: Mechanism
     num_steps: ArrayLike
     needed: Any = None
+    long: Any = ()
 
     @property
     def leftover(self) -> bool:
@@ -192,6 +195,8 @@ class RandomAllocation(Composition):
     # Decides the structure and holds no parameter: () if k = 1 and one epoch are known, (None,)
     # if k = 1 is, (None, None, None) if k is known to divide t, (None, None) otherwise.
     split: Any = dataclasses.field(init=False, repr=False, default=())
+    # Likewise: (None,) if blocks are known to be long, see `Block`.
+    long: Any = dataclasses.field(init=False, repr=False, default=())
 
     _domains: ClassVar = {
         "num_steps": _AT_LEAST_ONE,
@@ -213,6 +218,8 @@ class RandomAllocation(Composition):
         even = known and bool(np.all(np.remainder(steps, selected) == 0))
         split = (None, None, None) if even else (None, None)
         object.__setattr__(self, "split", () if once else (None,) if one else split)
+        long = known and bool(np.any(steps > _LONG * selected))
+        object.__setattr__(self, "long", (None,) if long else ())
 
     def _in_domain(self) -> jax.Array:
         inside = self.mechanism._in_domain() & (self.num_selected <= self.num_steps)
@@ -229,9 +236,10 @@ class RandomAllocation(Composition):
     def _terms(self) -> list[Term]:
         t, k, epochs = self.num_steps, self.num_selected, self.num_epochs
         if len(self.split) < 2:
-            return [Term(Block(self.mechanism, t), epochs if self.split else None)]
+            block = Block(self.mechanism, t, long=self.long)
+            return [Term(block, epochs if self.split else None)]
         if len(self.split) == 3:
-            return [Term(Block(self.mechanism, t / k), k * epochs)]
+            return [Term(Block(self.mechanism, t / k, long=self.long), k * epochs)]
         # t = k m + r: r blocks of m + 1 steps and k - r of m. Real t in between: t/k steps each.
         frozen = jax.lax.stop_gradient
         m = jnp.floor(frozen(t) / frozen(k))
@@ -241,8 +249,8 @@ class RandomAllocation(Composition):
         many = jnp.where(uneven, k - rest, k)
         extra = jnp.where(uneven, rest, 0.0)
         return [
-            Term(Block(self.mechanism, jnp.where(uneven, m, t / k)), many * epochs),
-            Term(Block(self.mechanism, m + 1.0, frozen(extra)), extra * epochs),
+            Term(Block(self.mechanism, jnp.where(uneven, m, t / k), long=self.long), many * epochs),
+            Term(Block(self.mechanism, m + 1.0, frozen(extra), self.long), extra * epochs),
         ]
 
     def sample_steps(self, key: jax.Array, num_records: int) -> jax.Array:

@@ -5,7 +5,6 @@ The lower bounds for several blocks are of the composition of the blocks.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -114,25 +113,9 @@ def averaged_term(
     return _average_term.as_term(law, term, s, side)._replace(count=count)
 
 
-def size_for(num_steps: ArrayLike) -> int:
-    """Lattice points that bracket epsilon to about 0.1 % at t <= 1e5, to 0.5 % at t = 1e6."""
-    if isinstance(num_steps, jax.core.Tracer):
-        return DEFAULT_SIZE
-    return DEFAULT_SIZE if np.max(num_steps) <= 1e5 else 4 * DEFAULT_SIZE
-
-
-def blocks(num_steps: int, num_selected: int) -> tuple[tuple[int, int], ...]:
-    """(t_i, how many) of the one-of-t_i allocations whose composition dominates k of t.
-
-    A uniform subset of k of t steps is one step from each block of a uniform partition into k
-    blocks of given sizes, by symmetry. Given the partition the blocks are independent
-    allocations, run concurrently; the curve of a mixture over partitions, the same for all of them,
-    is at most theirs (the hockey stick is jointly convex). So k - r blocks of floor(t/k) steps and
-    r = t mod k of one more.
-    """
-    length, more = divmod(num_steps, num_selected)
-    pairs = (length, num_selected - more), (length + 1, more)
-    return tuple(pair for pair in pairs if pair[1] > 0)
+def size_for(long: bool) -> int:
+    """Lattice points that bracket epsilon to about 0.1 % at t <= 1e5; `long`: to 0.5 % at 1e6."""
+    return 4 * DEFAULT_SIZE if long else DEFAULT_SIZE
 
 
 def _composed(
@@ -168,7 +151,7 @@ def allocation_log_delta_bounds(
     """Certified bounds on log delta at a real epsilon, one of t steps, for each of `sides`.
 
     With `count`, of that many independent such allocations, composed; tuples of both for several
-    block lengths (see `blocks`).
+    block lengths.
     """
     s = _sign(direction)
     if count is not None:
@@ -207,7 +190,7 @@ def allocation_epsilon_bounds(
     """Certified bounds on epsilon >= 0 at delta, one of t steps, for each of `sides`.
 
     With `count`, of that many independent such allocations, composed; tuples of both for several
-    block lengths (see `blocks`).
+    block lengths.
     """
     if log_delta is None:
         log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
