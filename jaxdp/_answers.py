@@ -87,9 +87,16 @@ def log_deltas(
         bounds = _log_delta(m, epsilon, d, chosen, sides)
         if isinstance(chosen, Analytic):
             return bounds
-        # No loss lies beyond the largest one; its sum over steps may be rounded down.
-        beyond = epsilon >= max_loss(m, d) * (1.0 + 1e-14)
-        return tuple(jnp.where(beyond, -jnp.inf, bound) for bound in bounds)
+        # No loss lies beyond the largest one (its sum over steps may be rounded down), so that
+        # delta <= 1 - e^{epsilon - largest}.
+        largest = max_loss(m, d) * (1.0 + 1e-14)
+        beyond = epsilon >= largest
+        gap = jnp.where(beyond | jnp.isposinf(largest), -1.0, epsilon - largest)
+        cap = jnp.where(jnp.isposinf(largest), 0.0, jnp.log(-jnp.expm1(gap)) + 1e-14)
+        return tuple(
+            jnp.where(beyond, -jnp.inf, jnp.minimum(bound, cap) if side >= 0 else bound)
+            for bound, side in zip(bounds, sides, strict=True)
+        )
 
     values = _worst(m, direction, chosen, one)
     return tuple(jnp.where(m._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)

@@ -93,10 +93,9 @@ def _log_integrand(v, rise, power, c, fall):
     return rise * v + power * jnp.log1p(c * t) - fall * jnp.log1p(t)
 
 
-def _log_integral(rise, power, c, fall):
-    """log J(rise, power, c, fall); the grid is frozen, the integrand differentiable."""
-    frozen = jax.lax.stop_gradient((rise, power, c, fall))
-    peak, left, right = _window(*frozen)
+def _weighted_nodes(rise, power, c, fall):
+    """Nodes v of the stretched grid (a new last axis), their weights over e^top, and top."""
+    peak, left, right = _window(rise, power, c, fall)
     # both bends, at v = 0 and -log c, must lie where the stretched grid is fine
     core = jnp.maximum(jnp.minimum((left + right) / 8.0, 4.0), _PLATEAU * jnp.abs(jnp.log(c)))
     low, high = -jnp.arcsinh(left / core), jnp.arcsinh(right / core)
@@ -104,9 +103,38 @@ def _log_integral(rise, power, c, fall):
     grow = jnp.exp(low[..., None] + step[..., None] * jnp.arange(_NODES, dtype=jnp.float64))
     v = peak[..., None] + 0.5 * core[..., None] * (grow - 1.0 / grow)
     values = _log_integrand(v, *(x[..., None] for x in (rise, power, c, fall)))
-    top = jax.lax.stop_gradient(jnp.max(values, axis=-1, keepdims=True))
-    total = jnp.sum((grow + 1.0 / grow) * jnp.exp(values - top), axis=-1)
-    return jnp.log(0.5 * step * core * total) + top[..., 0]
+    top = jnp.max(values, axis=-1)
+    weights = 0.5 * (step * core)[..., None] * (grow + 1.0 / grow) * jnp.exp(values - top[..., None])
+    return v, weights, top
+
+
+@jax.custom_jvp
+def _log_integral(rise, power, c, fall):
+    """log J(rise, power, c, fall)."""
+    _, weights, top = _weighted_nodes(rise, power, c, fall)
+    return jnp.log(jnp.sum(weights, axis=-1)) + top
+
+
+@_log_integral.defjvp
+def _log_integral_rule(primals, tangents):
+    """Slopes are means of the integrand's own: four sums, however many tangents there are."""
+    v, weights, top = _weighted_nodes(*primals)
+    power, c = primals[1:3]
+    total = jnp.sum(weights, axis=-1)
+
+    def mean(values):
+        return jnp.sum(weights * values, axis=-1) / total
+
+    t = jnp.exp(v)
+    risen = 1.0 + c[..., None] * t
+    slopes = (
+        mean(v),
+        mean(jnp.log(risen)),
+        power * mean(t / risen),
+        -mean(jnp.log1p(t)),
+    )
+    tangent = sum(slope * dx for slope, dx in zip(slopes, tangents, strict=True))
+    return jnp.log(total) + top, tangent
 
 
 def _window(rise, power, c, fall):

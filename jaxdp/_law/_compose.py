@@ -11,10 +11,10 @@ the product), and its outer-fold composed there. Either lattice has as many poin
 the relative error in the variance is of the order of (n_stage / points^2), so that two stages cost
 sqrt(n) where one costs n.
 
-Rare large losses. The fine lattice need not hold them: split the one-step law into its bulk b,
-losses up to a cut, and the rest j, and compose (b + j)^n = sum_k C(n, k) b^(n-k) j^k. Let m be the
-Q-mass of b, m e^s its P-mass, and d the mass m at loss s. By Jensen b^k >= d^k in the order of
-`_discretise`, so
+Rare large losses, of either sign. The fine lattice need not hold them: split the one-step law into
+its bulk b, losses up to a cut, and the rest j, and compose (b + j)^n = sum_k C(n, k) b^(n-k) j^k.
+Let m be the Q-mass of b, m e^s its P-mass, and d the mass m at loss s. By Jensen b^k >= d^k in the
+order of `_discretise`, so
 * above: b^(n-k) = d^-k b^(n-k) d^k <= d^-k b^n, and the sum is at most b^n (1 + j/d)^n, where
   j/d is j with its losses less s and its Q-masses divided by m;
 * below, within a block: the term k = 0 as it is; for k = 1, 2, 3, b^(n-k) >= b^(n-3) d^(3-k); the
@@ -48,7 +48,8 @@ from jax import lax
 
 from jaxdp._law import _discretise
 from jaxdp._law._grid import Lattice, align, ladder, occupied_positions
-from jaxdp._law._plan import Plan, StepPlan, log_price
+from jaxdp._law._plan import Plan, StepPlan
+from jaxdp._law._saddle import log_price
 from jaxdp._law._symbols import (
     Frame,
     Symbol,
@@ -69,7 +70,8 @@ class Composed(NamedTuple):
     """The tilted composed law near the query, and what it leaves out.
 
     weights (N,) in order of loss, tilted by theta, at losses start + spacing * k; the untilted
-    P-mass of a point is e^{log_scale - theta loss} times its weight.
+    P-mass of a point is e^{log_scale - theta loss} times its weight. stray, outside and log_mgf,
+    tilt are for `left_out`.
     """
 
     theta: jax.Array
@@ -78,8 +80,10 @@ class Composed(NamedTuple):
     weights: jax.Array
     log_scale: jax.Array
     log_tau: jax.Array
-    stray: jax.Array
     shift: jax.Array
+    stray: jax.Array
+    outside: jax.Array
+    beyond: tuple[jax.Array, jax.Array]
 
 
 class OneStep(NamedTuple):
@@ -93,11 +97,12 @@ class OneStep(NamedTuple):
 
 
 def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int) -> OneStep:
-    """Discretise one term on a ladder about the tilted mean."""
+    """Discretise one term on a ladder about the tilted mean, below about the anchor."""
     low, high = (jnp.asarray(s, jnp.float64) for s in term.support)
     spacing = (step.window[1] - step.window[0]) / (size - 8)
     spacing = jnp.maximum(spacing, 1e-12 * jnp.abs(step.centre) + 1e-200)
-    lattice = align(Lattice(step.centre, spacing), (low, high), side)
+    centre = step.centre if side > 0 else step.anchor
+    lattice = align(Lattice(centre, spacing), (low, high), side)
     positions = occupied_positions(
         lattice, (low, high), step.range, ladder(size // _NODES_PER_DENSITY, _REACH)
     )
@@ -163,7 +168,6 @@ class _Fine(NamedTuple):
     """The bulk of a term, transformed on its fine lattice."""
 
     wave: jax.Array
-    first: jax.Array
     lattice: Lattice
     log_norm: jax.Array
     log_mgf: tuple[jax.Array, jax.Array]
@@ -172,26 +176,28 @@ class _Fine(NamedTuple):
 def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame: Frame):
     """The fold-fold bulk on the coarse lattice, and log1p of the mass it may be off by.
 
-    Its coarse points are (in losses) origin * centre + first * fine spacing + spacing * k, k
-    counted from the middle of the law; normalised by the fold-th power of the bulk's mass.
+    Its coarse points are (in losses) origin * centre + spacing * k, k any integer; normalised by
+    the fold-th power of the bulk's mass.
     """
     size, h = frame.size, fine.lattice.spacing
+    low = step.window[0] + fold * (step.centre - fine.lattice.centre)
+    first = jnp.floor(low / h) - 2.0
     weights = jnp.maximum(jnp.fft.irfft(power(fine.wave, fold), size), 0.0)
-    ordered = weights[wrap(count_up(size) + fine.first, size)]
-    place = count_up(size) * (h / frame.spacing)
+    ordered = weights[wrap(count_up(size) + first, size)]
+    # Far out, rounding is all there is; it would spoil the coarse law's moments at its tilts.
+    lost = rounding_mass(fold, size)
+    noise = lost / (16.0 * size)
+    ordered = jnp.where(ordered > noise, ordered, 0.0)
+    lost *= 1.0 + 1.0 / 16.0
+    middle = jnp.ceil(-first * (h / frame.spacing))  # where place 0 goes: none becomes negative
+    place = (count_up(size) + first) * (h / frame.spacing) + middle
     place += (fold - origin) * fine.lattice.centre / frame.spacing
     coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
-    middle = _middle(fine, frame)
-    lost = rounding_mass(fold, size)
     for log_mgf, tilt, edge in zip(
-        fine.log_mgf, step.chernoff, (-fine.first, fine.first + size), strict=True
+        fine.log_mgf, step.chernoff, (-first, first + size), strict=True
     ):
         lost += outside(fold * log_mgf, tilt, edge * h)
     return frame.symbol(coarse, count_up(size) - middle), jnp.log1p(lost)
-
-
-def _middle(fine: _Fine, frame: Frame) -> jax.Array:
-    return jnp.round(-fine.first * fine.lattice.spacing / frame.spacing)
 
 
 def _jumps(one: OneStep, rare: jax.Array, frame: Frame) -> Symbol:
@@ -220,8 +226,9 @@ def _jumps(one: OneStep, rare: jax.Array, frame: Frame) -> Symbol:
         beyond = at_node * right * jnp.exp(frame.theta * frame.spacing)
         return symbol + frame.symbol(beyond, cell + 1.0)
     size = frame.size
-    coarse = coarsen(weights, place, frame.spacing, frame.theta, frame.side, size)
-    return frame.symbol(coarse, count_up(size))
+    before = jnp.clip(-jnp.floor(jnp.min(place)), 0.0, size // 2)
+    coarse = coarsen(weights, place + before, frame.spacing, frame.theta, frame.side, size)
+    return frame.symbol(coarse, count_up(size) - before)
 
 
 def _term_symbols(
@@ -229,7 +236,8 @@ def _term_symbols(
 ) -> list[tuple[Symbol, jax.Array, jax.Array, jax.Array, jax.Array]]:
     """One term as a product of powers: (symbol, exponent, log unit, origin loss, stray)."""
     size, h = frame.size, one.lattice.spacing
-    rare = one.positions * h > step.cut
+    middle = step.centre + step.cut[0] - one.lattice.centre
+    rare = jnp.abs(one.positions * h - middle) > step.cut[1]
     weights = jnp.where(rare, 0.0, one.weights)
     bulk = jnp.sum(weights)
     weights /= bulk
@@ -238,11 +246,9 @@ def _term_symbols(
         log_mgf_of(weights, sign * tilt * h * one.positions)
         for sign, tilt in zip((-1.0, 1.0), step.chernoff, strict=True)
     )
-    first = jnp.floor(step.window[0] / h) - 2.0
     log_norm = one.log_norm + jnp.log(bulk)
-    fine = _Fine(jnp.fft.rfft(cyclic), first, one.lattice, log_norm, log_mgf)
+    fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf)
     jumps = _jumps(one, rare, frame)
-    start = first * h + _middle(fine, frame) * frame.spacing
     # The folds go through one program: inner and rest, below also with three factors fewer.
     folds = jnp.stack([step.inner, step.rest])
     if frame.side > 0:
@@ -263,7 +269,7 @@ def _term_symbols(
             series += (square * jumps).scaled(fold * (fold - 1.0) * (fold - 2.0) / 6.0)
             symbol += (others * series).scaled(relative)
             stray += more * series.real[0] * relative
-        origin = fold * one.lattice.centre + start
+        origin = fold * one.lattice.centre
         parts.append((symbol, times, fold * log_norm, origin, stray))
     if frame.side > 0:
         unit = Symbol(jnp.ones_like(jumps.wave), jnp.ones_like(jumps.real))
@@ -284,15 +290,15 @@ def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Compos
     )
     chernoff = jnp.stack([plan.chernoff[0], tilt])
     spacing = (high - plan.window[0]) / (size - 8)
-    for one in ones:
-        spacing = jnp.maximum(spacing, one.lattice.spacing)
+    for one in ones:  # with room for `_middle`
+        spacing = jnp.maximum(spacing, one.lattice.spacing * (1.0 + 2.0 / size))
     low = plan.window[0]
     if len(terms) == 1:
         # One stage in all: keep the lattice and its window, atoms stay where they are.
         step, lattice = plan.steps[0], ones[0].lattice
         single = (step.outer <= 1.0) & (step.rest <= 0.0)
         spacing = jnp.where(single, lattice.spacing, spacing)
-        low = jnp.where(single, step.inner * lattice.centre + step.window[0], low)
+        low = jnp.where(single, step.inner * step.centre + step.window[0], low)
     frame = Frame(spacing, chernoff, theta, side, size)
     parts = []
     shift, through = jnp.float64(0.0), jnp.float64(0.0)
@@ -318,6 +324,10 @@ def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Compos
     first = jnp.floor((low - start) / spacing) - 2.0
     weights = jnp.fft.irfft(wave, size)
     weights = jnp.maximum(weights[wrap(count_up(size) + first, size)], 0.0)
+    if side > 0:
+        lost = outside(log_mgf[1], chernoff[1], (first + size) * spacing)
+    else:
+        lost = outside(log_mgf[0], chernoff[0], -first * spacing)
     return Composed(
         theta,
         start + first * spacing,
@@ -325,10 +335,10 @@ def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Compos
         weights,
         log_scale,
         _log_tau(through),
-        jnp.expm1(stray)
-        + rounding_mass(factors, size)
-        + _stray(plan, log_mgf, first, frame, start),
         lax.stop_gradient(shift),
+        jnp.expm1(stray) + rounding_mass(factors, size),
+        lost,
+        (log_mgf[1] + chernoff[1] * start, chernoff[1]),
     )
 
 
@@ -338,24 +348,19 @@ def _log_tau(through: jax.Array) -> jax.Array:
     return jnp.where(some, jnp.log(-jnp.expm1(jnp.where(some, through, -1.0))), -jnp.inf)
 
 
-def _stray(
-    plan: Plan, log_mgf: jax.Array, first: jax.Array, frame: Frame, start: jax.Array
-) -> jax.Array:
-    """What the last window leaves out, as a mass that counts G each.
+def left_out(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
+    """What delta(epsilon) may be off by, in units of e^{sum n K - theta eps}, any shape.
 
-    Above: losses beyond the window's end are missing; there g <= e^{-theta (end - eps)}. Below:
-    losses that wrap around and come to lie beyond eps are too much: all below the window, and those
-    beyond eps + its width. Epsilon is taken at the plan's margin below
-    plan.epsilon, which `_query` respects.
+    Besides what is off within the window, above: losses beyond its end are missing; there
+    g <= e^{-theta (end - eps)}. Below: losses that wrap around and come to lie beyond eps are
+    too much: all below the window, and those beyond eps + its width.
     """
-    size, h, theta = frame.size, frame.spacing, frame.theta
-    epsilon = plan.epsilon - plan.margin
-    tilt = frame.chernoff
-    end = (first + size) * h
-    if frame.side > 0:
-        missing = outside(log_mgf[1], tilt[1], end)
-        fall = jnp.exp(-theta * (start + end - plan.epsilon) + jnp.log(2.0) - log_price(theta))
-        return jnp.minimum(missing, fall)
-    wrapped = outside(log_mgf[0], tilt[0], -first * h)
-    wrapped += outside(log_mgf[1], tilt[1], epsilon - start + (size - 1) * h)
-    return wrapped
+    size, h, theta = law.weights.shape[0], law.spacing, law.theta
+    price = jnp.exp(log_price(theta))
+    if side > 0:
+        end = law.start + h * size
+        fall = jnp.exp(jnp.minimum(-theta * (end - epsilon), 0.0))
+        return law.stray * price + jnp.minimum(law.outside * price, fall)
+    log_mgf, tilt = law.beyond
+    wrapped = outside(log_mgf, tilt, epsilon + (size - 1) * h)
+    return price * (law.stray + law.outside + wrapped)

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from jaxdp._law._compose import Composed, compose
-from jaxdp._law._plan import Plan, log_price, plan, saddle_point
+from jaxdp._law._compose import Composed, compose, left_out
+from jaxdp._law._plan import plan
+from jaxdp._law._saddle import saddle_point
 from jaxdp._law._terms import Direction, Term, over_directions
 
 DEFAULT_SIZE = 8192
@@ -49,23 +50,23 @@ def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     y = jnp.where(beyond, y, 1.0)
     kernel = jnp.exp(-law.theta * y) * -jnp.expm1(-y)
     total = jnp.sum(jnp.where(beyond, law.weights * kernel, 0.0))
-    total += side * law.stray * jnp.exp(log_price(law.theta))
+    total += side * left_out(law, epsilon, side)
     finite = _prefactor(law, epsilon, side) + _safe_log(total)
     if side > 0:
         return jnp.minimum(_log_add(finite, law.log_tau + 2.0**-48), 0.0)
     return _log_add(finite, law.log_tau - 2.0**-48)
 
 
-def _epsilon(law: Composed, log_delta: jax.Array, chosen: Plan, side: int) -> jax.Array:
-    """The epsilon where the piecewise-linear curve of the law meets delta.
+def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) -> jax.Array:
+    """The epsilon where the bound on the curve meets delta.
 
     In units of e^{sum n K - theta centre}, y = loss - centre, points have P-mass w e^{-theta y};
     with S_k the Q-mass from point k on, D_k = sum_{i > k} (e^{y_i} - e^{y_{i-1}}) S_i is the curve
-    at point k (positive terms only), and it is linear in e^eps between points. The stray
-    mass is priced at eps >= centre - margin, where e^{-theta (eps - centre)} <= 2: an
-    answer below that is raised to it (upper), or given up (lower).
+    at point k (positive terms only), and it is linear in e^eps between points. What is left out is
+    convex in e^eps, so that the bound at the points, joined by lines, is a bound too (below: the
+    sum with its negative lies above the lines). Above, the bound falls with epsilon: its
+    crossing counts. Below, the largest epsilon at which it is met does.
     """
-    centre = chosen.epsilon
     theta, h = law.theta, law.spacing
     size = law.weights.shape[0]
     y = law.start - centre + h * jnp.arange(size, dtype=jnp.float64)
@@ -74,34 +75,34 @@ def _epsilon(law: Composed, log_delta: jax.Array, chosen: Plan, side: int) -> ja
     survival = jnp.cumsum(q[::-1])[::-1]
     ratio = jnp.exp(jnp.clip(y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     rise = survival[1:] * ratio[:-1] * jnp.expm1(h)
-    curve = jnp.concatenate([jnp.cumsum(rise[::-1])[::-1], jnp.zeros((1,), jnp.float64)])
-    prefactor = _prefactor(law, centre, side)
-    stray = jnp.log(law.stray) + log_price(theta) + jnp.log(2.0)
-    relative = (
-        _log_sub(log_delta, law.log_tau + 2.0**-48)
-        if side > 0
-        else _log_sub(log_delta, law.log_tau - 2.0**-48)
-    ) - prefactor
-    target = _log_sub(relative, stray) if side > 0 else _log_add(relative, stray)
+    bound = jnp.concatenate([jnp.cumsum(rise[::-1])[::-1], jnp.zeros((1,), jnp.float64)])
+    unit = jnp.exp(jnp.clip(-theta * y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
+    bound += side * left_out(law, y + centre, side) * unit
+    gone = law.log_tau + side * 2.0**-48
+    target = _log_sub(log_delta, gone) - _prefactor(law, centre, side)
     reachable = target > -jnp.inf
     # The curve's sums have relative error below 2^-36: it is met that much earlier or later.
     target = jnp.exp(jnp.clip(jnp.where(reachable, target, 0.0), -700.0, 700.0))
     target *= 1.0 - side * 2.0**-36
-    k = jnp.sum((curve > target).astype(jnp.int32))
-    at = jnp.arange(size, dtype=jnp.int32) == k
-
-    def pick(values: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(at, values, 0.0))
-
-    mass = pick(survival * ratio)
-    step = (target - pick(curve)) / jnp.where(mass > 0.0, mass, 1.0)
-    step = jnp.where((k > 0) & (mass > 0.0), jnp.minimum(step, 1.0 - jnp.exp(-h)), 0.0)
-    answer = pick(y) + jnp.log1p(-step)
-    floor = -chosen.margin
+    count = jnp.arange(size, dtype=jnp.int32)
+    over = bound > target
     if side > 0:
-        answer = jnp.where(reachable, jnp.maximum(answer, floor), jnp.inf)
-        return centre + answer + law.shift
-    return jnp.where(reachable & (answer >= floor) & (k > 0), centre + answer - law.shift, -jnp.inf)
+        k = jnp.sum(over.astype(jnp.int32))
+        other, reachable = k - 1, reachable & (k < size)
+    else:
+        k = jnp.max(jnp.where(over, count, -1))
+        other, reachable = k + 1, reachable & (k >= 0)
+
+    def pick(values: jax.Array, index: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.where(count == index, values, 0.0))
+
+    at = pick(bound, k)
+    change = pick(bound, other) - at
+    inside = (other >= 0) & (other < size) & (jnp.abs(change) > 0.0)
+    share = jnp.where(inside, (target - at) / jnp.where(inside, change, 1.0), 0.0)
+    share = jnp.clip(share, 0.0, 1.0)
+    answer = centre + pick(y, k) + jnp.log1p(share * jnp.expm1(-side * h)) + side * law.shift
+    return jnp.where(reachable, answer, side * jnp.inf)
 
 
 def log_delta_bound(
@@ -158,8 +159,8 @@ def loss_law(
         # Weights are read at the losses as they came out, masses at these.
         log_mass = law.log_scale - law.theta * (loss - side * law.shift) + _safe_log(law.weights)
         rounding = 2.0**-46 * (4.0 + jnp.abs(law.log_scale) + jnp.abs(law.theta * loss))
-        error = law.log_scale + _safe_log(law.stray) + log_price(law.theta) + jnp.log(2.0)
-        error += law.theta * law.shift
+        at = chosen.epsilon if side > 0 else chosen.epsilon - chosen.margin
+        error = law.log_scale + _safe_log(left_out(law, at, side)) + law.theta * law.shift
         return (
             start,
             law.spacing,
@@ -201,7 +202,9 @@ def epsilon_bounds(
     def answer(terms: tuple[Term, ...]) -> tuple[jax.Array, ...]:
         chosen = plan(terms, None, log_delta, size)
         return tuple(
-            jnp.maximum(_epsilon(compose(terms, chosen, size, s), log_delta, chosen, s), 0.0)
+            jnp.maximum(
+                _epsilon(compose(terms, chosen, size, s), log_delta, chosen.epsilon, s), 0.0
+            )
             for s in sides
         )
 

@@ -63,7 +63,10 @@ class DiscreteGaussian(SymmetricLattice):
     _domains = {"sigma": _checks.POSITIVE, "sensitivity": INTEGER}
 
     def _log_pmf(self, k: jax.Array) -> jax.Array:
-        return -0.5 * (k / self.sigma) ** 2 - _theta.log_theta_zero(self.sigma)
+        return self._log_envelope(k) - _theta.log_theta_zero(self.sigma)
+
+    def _log_envelope(self, k: jax.Array) -> jax.Array:
+        return -0.5 * (k / self.sigma) ** 2
 
     def _loss(self, k: jax.Array) -> jax.Array:
         return self.sensitivity * (k - 0.5 * self.sensitivity) / self.sigma**2
@@ -122,6 +125,11 @@ class Skellam(SymmetricLattice):
 
     def _log_pmf(self, k: jax.Array) -> jax.Array:
         return log_bessel_i(k, jnp.asarray(self.variance))
+
+    def _log_envelope(self, k: jax.Array) -> jax.Array:
+        """The saddle-point exponent min_t K(t) - k t, K(t) = variance (cosh t - 1)."""
+        w = jnp.sqrt(k * k + self.variance**2)
+        return k * k / (w + self.variance) - k * jnp.arcsinh(k / self.variance)
 
     def _loss(self, k: jax.Array) -> jax.Array:
         near, far = jnp.abs(k - self.sensitivity), jnp.abs(k)
@@ -265,6 +273,21 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
 
     def _log_pmf(self, k: jax.Array) -> jax.Array:
         return self._scale() - self.a * k + self._shape(k)
+
+    def _log_envelope(self, k: jax.Array) -> jax.Array:
+        """The saddle-point exponent min_t K(t) - k t, K(t) = beta log((C - 1)/(C - cosh t)).
+
+        C = cosh a. At the saddle sinh t = c (C - cosh t), c = k/beta, which is quadratic in e^t.
+        """
+        a = jnp.minimum(jnp.asarray(self.a), 300.0)  # above that every window is one point
+        positive = k > 0.0
+        c = jnp.where(positive, k, 1.0) / self.beta
+        rise, slope = 2.0 * jnp.sinh(0.5 * a) ** 2, c * jnp.sinh(a)
+        square = slope * slope
+        excess = (c * rise + square / (1.0 + jnp.sqrt(1.0 + square))) / (1.0 + c)
+        t = jnp.log1p(excess)
+        cumulant = self.beta * (jnp.log(c * rise) - jnp.log(jnp.sinh(t)))
+        return jnp.where(positive, cumulant - k * t, 0.0)
 
     def _loss(self, k: jax.Array) -> jax.Array:
         near, far = jnp.abs(k - self.sensitivity), jnp.abs(k)

@@ -22,6 +22,7 @@ from jaxdp._noise._sums import (
     falls_below,
     first_true,
     log_geometric_tail,
+    once,
     panel,
     ray,
     rounded_up,
@@ -29,6 +30,8 @@ from jaxdp._noise._sums import (
 
 
 def _is_shift(x: Any) -> Any:
+    if jnp.result_type(x) == bool:
+        return False
     floor = jnp.floor if isinstance(x, jax.Array) else np.floor
     return (x >= 1) & (abs(x) < 2.0**53) & (floor(x) == x)
 
@@ -64,6 +67,10 @@ class SymmetricLattice(LatticeNoise):
     @abc.abstractmethod
     def _loss(self, k: jax.Array) -> jax.Array:
         """log f(k - Delta) - log f(k)."""
+
+    def _log_envelope(self, k: jax.Array) -> jax.Array:
+        """About log f(k), by which windows are placed; decreasing in k >= 0."""
+        return self._log_pmf(k)
 
     def _log_pmf_and_loss(self, k: jax.Array) -> tuple[jax.Array, jax.Array]:
         """log f(k - Delta) and the loss at k."""
@@ -117,7 +124,7 @@ def _upper_half(m, epsilon, slack):
     start, stop = _positive_range(frozen, jax.lax.stop_gradient(epsilon), shift)
     stop = jnp.where(concave | (epsilon < loss_limit), shift + FAR, stop)
     tail_start = jnp.maximum(start, shift)
-    reach = falls_below(frozen._log_pmf, tail_start - shift, DROP)  # first distance left out
+    reach = falls_below(frozen._log_envelope, tail_start - shift, DROP)  # first distance left out
     steps, weights = ray(jnp.minimum(reach + shift, stop) - tail_start)
     back, back_weights = ray(jnp.minimum(shift - start, reach))
     k = jnp.concatenate([tail_start + steps, shift - 1.0 - back])
@@ -159,7 +166,7 @@ def symmetric_nodes(m: SymmetricLattice) -> tuple[jax.Array, jax.Array]:
     """
     shift = 1.0 * m.sensitivity
     frozen = jax.lax.stop_gradient(m)
-    reach = falls_below(frozen._log_pmf, jnp.zeros_like(shift), WIDE_DROP)
+    reach = falls_below(frozen._log_envelope, jnp.zeros_like(shift), WIDE_DROP)
     middle = jnp.floor(0.5 * shift)
     k, w = ray(reach)
     inner_k, inner_w = ray(jnp.minimum(middle, reach))
@@ -178,7 +185,7 @@ def symmetric_nodes(m: SymmetricLattice) -> tuple[jax.Array, jax.Array]:
     used = weights > -jnp.inf
     losses = jnp.where(used, losses, 0.0)
     log_weights = jnp.where(used, log_weights + weights, -jnp.inf)
-    return jnp.append(losses, highest), jnp.append(log_weights, tail)
+    return once((jnp.append(losses, highest), jnp.append(log_weights, tail)))
 
 
 def tilted_nodes(m: SymmetricLattice, s: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -192,11 +199,11 @@ def tilted_nodes(m: SymmetricLattice, s: jax.Array) -> tuple[jax.Array, jax.Arra
     frozen = jax.lax.stop_gradient(m)
 
     def tilted(k):
-        return frozen._log_pmf(jnp.abs(k)) + order * frozen._loss(k)
+        return frozen._log_envelope(jnp.abs(k)) + order * frozen._loss(k)
 
     peak = first_true(lambda k: tilted(k + 1.0) <= tilted(k), zero - 1.0, FAR)
     right = falls_below(tilted, peak, DROP + 20.0)
-    left = falls_below(frozen._log_pmf, zero, DROP + 20.0)
+    left = falls_below(frozen._log_envelope, zero, DROP + 20.0)
     k, w = panel(-left, right, 1536)
     return m._loss(k), w + m._log_pmf(jnp.abs(k))
 

@@ -12,11 +12,13 @@ all corrections vanish and the sum is the plain one, exact. The weights are posi
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+T = TypeVar("T")
 _ORDER = 7  # the highest at which all weights stay positive for every h
 _DYADIC_PANELS, _DYADIC_NODES, _UNIFORM_NODES = 17, 64, 1024
 RAY_NODES = _DYADIC_PANELS * _DYADIC_NODES + _UNIFORM_NODES
@@ -140,6 +142,14 @@ def certified(log_value: jax.Array, slack: float) -> jax.Array:
         return log_value
     size = jnp.abs(jax.lax.stop_gradient(jnp.where(jnp.isfinite(log_value), log_value, 0.0)))
     return log_value + (QUADRATURE if slack > 0 else -QUADRATURE) + slack * (64.0 + 4.0 * size)
+
+
+def once(values: T) -> T:
+    """The arrays themselves, each computed once.
+
+    The compiler may else repeat a long formula in every place where its value is used.
+    """
+    return jax.lax.optimization_barrier(values)
 
 
 def rounded_up(loss: jax.Array) -> jax.Array:

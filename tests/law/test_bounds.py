@@ -137,7 +137,7 @@ def test_gradients_are_those_of_the_bound():
     def upper(parameters):
         sigma, q, count, log_delta = parameters
         composed = compose(law(sigma, q, count), chosen, 8192, 1)
-        return _epsilon(composed, log_delta, chosen, 1)
+        return _epsilon(composed, log_delta, chosen.epsilon, 1)
 
     def public(parameters):
         sigma, q, count, log_delta = parameters
