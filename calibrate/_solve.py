@@ -99,7 +99,7 @@ def solve(
       bracket: (low, high), 0 < low < high, within which to search; all positive values by
         default.
       direction: "remove", "add" or "both".
-      method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
+      method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
 
     Returns:
       A Solution; an infeasible target has status 1 and value nan.

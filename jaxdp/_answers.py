@@ -28,18 +28,15 @@ Side = Literal[-1, 0, 1]
 _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
 
 
-def resolve(m: Mechanism, method: Method | None, two_sided: bool = False) -> Method:
-    """The method that answers for m: the closed form where it is exact, else Rényi divergences.
+def resolve(m: Mechanism, method: Method | None) -> Method:
+    """The method that answers for m: the closed form where it is exact, else the engine.
 
-    For two-sided bounds the engine, since Rényi divergences give no lower bound, and for random
-    allocation, where it is by far the tightest; but a Poisson-subsampled composition has no
-    one-step law.
+    A Poisson-subsampled composition has no one-step law: Rényi divergences, above only.
     """
     if method is None:
         if _curve.is_exact(m):
             return Analytic()
-        engine = two_sided or _curve.has_average(m)
-        return Numerical() if engine and _numerical.has_law(m) else Renyi()
+        return Numerical() if _numerical.has_law(m) else Renyi()
     if isinstance(method, Analytic) and not _curve.is_exact(m):
         raise ValueError("method: this mechanism has no closed form, use Numerical() or Renyi()")
     if isinstance(method, Numerical) and not _numerical.has_law(m):
@@ -81,7 +78,7 @@ def log_deltas(
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
     """log delta at any real epsilon, one value for each side; nan outside the domain."""
-    chosen = resolve(m, method, two_sided=-1 in sides)
+    chosen = resolve(m, method)
 
     def one(d: str) -> tuple[jax.Array, ...]:
         bounds = _log_delta(m, epsilon, d, chosen, sides)
@@ -175,7 +172,7 @@ def epsilons(
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
     """Epsilon >= 0 at delta, one value for each side; the max loss at delta = 0."""
-    chosen = resolve(m, method, two_sided=-1 in sides)
+    chosen = resolve(m, method)
     pure = delta == 0.0
     log_target = jnp.log(jnp.where(pure, 0.5, delta))
     values = _worst(m, direction, chosen, lambda d: _epsilon(m, log_target, d, chosen, sides))

@@ -108,7 +108,7 @@ def _reflect(epsilon: jax.Array, log_mirrored: jax.Array, slack: float) -> jax.A
 
 def gaussian_log_masses(lo: jax.Array, hi: jax.Array, mu: jax.Array) -> tuple[jax.Array, jax.Array]:
     """log Q and log P of {lo < L <= hi}: L ~ N(-+mu^2/2, mu^2) under Q and P."""
-    a, b = lo / mu, hi / mu
+    a, b = (jnp.where(jnp.isinf(x), x, jnp.where(jnp.isinf(x), 0.0, x) / mu) for x in (lo, hi))
     shift = 0.5 * mu
     q, p = special.log_ndtr_interval(
         jnp.stack([a + shift, a - shift]), jnp.stack([b + shift, b - shift])
@@ -331,7 +331,7 @@ def sampled_log_masses(masses, lo, hi, q, revealed):
     base_q, base_p = masses(_unsampled_loss(lo, q), _unsampled_loss(hi, q))
     rest = log_positive(1.0 - q)
     return (
-        jnp.logaddexp(base_q, revealed[0]),
+        _log_add(base_q, revealed[0]),
         _log_add(rest + base_q, jnp.log(q) + base_p, revealed[1]),
     )
 

@@ -1,5 +1,7 @@
 """Mechanisms to the numerical engine: which laws are composed, and how many times."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -10,6 +12,9 @@ from jaxdp._mechanisms._schedule import Steps
 
 # Points by default, for one bound and for two: the bound below needs more of them.
 _ONE_SIDED, _TWO_SIDED = 8192, 16384
+# Steps of their own laws each are composed in one stage, on a lattice whose relative error in the
+# variance grows with the steps: from so many on the lattice is refined.
+_STEPS_IN_ONE_STAGE = 2048
 
 
 def has_law(m: Mechanism) -> bool:
@@ -19,7 +24,7 @@ def has_law(m: Mechanism) -> bool:
 
 def _step_has_law(step: Base) -> bool:
     if isinstance(step, Steps):
-        return False  # steps of their own laws each
+        return isinstance(step.mechanism, Base) and _step_has_law(step.mechanism)
     if isinstance(step, Average):
         averaged = _numerical_average.step_of(step)
         return averaged is not None and _step_has_law(averaged)
@@ -36,9 +41,18 @@ def _atomic_range(step: Base) -> tuple[jax.Array, jax.Array]:
     return (low if at_low else -jnp.inf), (high if at_high else jnp.inf)
 
 
-def terms_of(m: Mechanism) -> tuple[_law.Term, ...]:
+def terms_of(m: Mechanism) -> _law.Terms:
     """The factors of m as one-step laws with their counts."""
-    return tuple(_term(t.mechanism, t.multiplicity) for t in _curve.canonical_terms(m))
+    terms = []
+    for t in _curve.canonical_terms(m):
+        step = t.mechanism
+        if isinstance(step, Steps):
+            n = t.multiplicity
+            parameters = (step.mechanism, step.copies)
+            terms.append(_law.Family(lambda x, n=n: _term(x[0], n * x[1]), parameters))
+        else:
+            terms.append(_term(step, t.multiplicity))
+    return tuple(terms)
 
 
 def _term(step: Base, count: ArrayLike) -> _law.Term:
@@ -49,6 +63,12 @@ def _term(step: Base, count: ArrayLike) -> _law.Term:
         step._log_failure("add"),
         _atomic_range(step),
     )
+
+
+def _default_size(terms: _law.Terms, sides: tuple[int, ...]) -> int:
+    steps = sum(t.number for t in terms if isinstance(t, _law.Family))
+    finer = max(0, math.ceil(0.5 * math.log2(max(steps, 1) / _STEPS_IN_ONE_STAGE)))
+    return (_TWO_SIDED if -1 in sides else _ONE_SIDED) << finer
 
 
 def log_delta(
@@ -62,10 +82,9 @@ def log_delta(
     if _numerical_average.has_average(m):
         bounds = _numerical_average.log_delta(m, epsilon, direction, sides, grid_size, _term)
         return _safe(bounds, sides, -jnp.inf, 0.0)
-    size = grid_size or (_TWO_SIDED if -1 in sides else _ONE_SIDED)
-    bounds = _law.log_delta_bounds(
-        terms_of(m), epsilon, direction=direction, sides=sides, size=size
-    )
+    terms = terms_of(m)
+    size = grid_size or _default_size(terms, sides)
+    bounds = _law.log_delta_bounds(terms, epsilon, direction=direction, sides=sides, size=size)
     return _safe(bounds, sides, -jnp.inf, 0.0)
 
 
@@ -80,9 +99,10 @@ def epsilon(
     if _numerical_average.has_average(m):
         bounds = _numerical_average.epsilon(m, log_target, direction, sides, grid_size, _term)
         return _safe(bounds, sides, 0.0, jnp.inf)
-    size = grid_size or (_TWO_SIDED if -1 in sides else _ONE_SIDED)
+    terms = terms_of(m)
+    size = grid_size or _default_size(terms, sides)
     bounds = _law.epsilon_bounds(
-        terms_of(m), log_delta=log_target, direction=direction, sides=sides, size=size
+        terms, log_delta=log_target, direction=direction, sides=sides, size=size
     )
     return _safe(bounds, sides, 0.0, jnp.inf)
 

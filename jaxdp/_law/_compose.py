@@ -40,6 +40,7 @@ Positions c + h k are rounded, by 2^-52 of the window at most, n times: the curv
 eps -+ that shift. The prefactor's rounding is covered by 2^-48 (4 + |sum n K| + |theta eps|).
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -47,23 +48,23 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdp._law import _discretise
-from jaxdp._law._grid import Lattice, align, ladder, occupied_positions
-from jaxdp._law._plan import Plan, StepPlan
+from jaxdp._law._family import family_product, log_through
+from jaxdp._law._grid import Lattice, align
+from jaxdp._law._plan import FamilyPlan, Plan, StepPlan
 from jaxdp._law._saddle import log_price
+from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import (
     Frame,
     Symbol,
     count_up,
+    from_log,
     log_mgf_of,
     outside,
     power,
     rounding_mass,
     wrap,
 )
-from jaxdp._law._terms import Term
-
-_NODES_PER_DENSITY = 128
-_REACH = 2**28
+from jaxdp._law._terms import Family, Term, Terms
 
 
 class Composed(NamedTuple):
@@ -86,33 +87,13 @@ class Composed(NamedTuple):
     beyond: tuple[jax.Array, jax.Array]
 
 
-class OneStep(NamedTuple):
-    """The tilted one-step law: weights of sum 1 at centre + spacing * position."""
-
-    weights: jax.Array
-    positions: jax.Array
-    lattice: Lattice
-    log_norm: jax.Array
-    top: jax.Array
-
-
 def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int) -> OneStep:
     """Discretise one term on a ladder about the tilted mean, below about the anchor."""
-    low, high = (jnp.asarray(s, jnp.float64) for s in term.support)
     spacing = (step.window[1] - step.window[0]) / (size - 8)
     spacing = jnp.maximum(spacing, 1e-12 * jnp.abs(step.centre) + 1e-200)
     centre = step.centre if side > 0 else step.anchor
-    lattice = align(Lattice(centre, spacing), (low, high), side)
-    positions = occupied_positions(
-        lattice, (low, high), step.range, ladder(size // _NODES_PER_DENSITY, _REACH)
-    )
-    nodes = lattice.centre + positions * lattice.spacing
-    if side > 0:
-        weights, log_norm, top = _discretise.upper(term.masses, nodes, theta)
-    else:
-        weights, log_norm = _discretise.lower(term.masses, nodes, theta, lattice.centre)
-        top = jnp.float64(-jnp.inf)
-    return OneStep(weights, positions, lattice, log_norm, top)
+    lattice = align(Lattice(centre, spacing), finite_ends(term), side)
+    return discretise(term, lattice, step.range, theta, size, side)
 
 
 def coarsen(
@@ -278,49 +259,56 @@ def _term_symbols(
     return parts
 
 
-def compose(terms: tuple[Term, ...], plan: Plan, size: int, side: int) -> Composed:
+def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     """The composed law above (side = +1) or below (-1), as the plan says."""
     theta = plan.theta
-    ones = [
-        one_step(term, step, theta, size, side)
+    plain = [
+        (term, step, one_step(term, step, theta, size, side))
         for term, step in zip(terms, plan.steps, strict=True)
+        if isinstance(term, Term) and isinstance(step, StepPlan)
     ]
     high, tilt = (
         (plan.window[1], plan.chernoff[1]) if side > 0 else (plan.window[2], plan.chernoff[2])
     )
     chernoff = jnp.stack([plan.chernoff[0], tilt])
     spacing = (high - plan.window[0]) / (size - 8)
-    for one in ones:  # with room for `_middle`
+    for _, _, one in plain:  # with room for `_fold` to round places up
         spacing = jnp.maximum(spacing, one.lattice.spacing * (1.0 + 2.0 / size))
     low = plan.window[0]
-    if len(terms) == 1:
+    if len(terms) == len(plain) == 1:
         # One stage in all: keep the lattice and its window, atoms stay where they are.
-        step, lattice = plan.steps[0], ones[0].lattice
+        _, step, one = plain[0]
         single = (step.outer <= 1.0) & (step.rest <= 0.0)
-        spacing = jnp.where(single, lattice.spacing, spacing)
+        spacing = jnp.where(single, one.lattice.spacing, spacing)
         low = jnp.where(single, step.inner * step.centre + step.window[0], low)
     frame = Frame(spacing, chernoff, theta, side, size)
-    parts = []
-    shift, through = jnp.float64(0.0), jnp.float64(0.0)
-    for term, step, one in zip(terms, plan.steps, ones, strict=True):
+    log_scale = start = stray = factors = shift = through = jnp.float64(0.0)
+    log_mgf = jnp.zeros((2,), jnp.float64)
+    waves = []
+    for term, step, one in plain:
         count = jnp.asarray(term.count, jnp.float64)
-        parts += _term_symbols(one, step, count, frame)
-        tau = jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) + jnp.exp(one.top)
-        through += count * jnp.log1p(-jnp.minimum(tau, 1.0 - 1e-16))
+        through += count * log_through(term, one.top)
         span = jnp.abs(one.lattice.centre) + size * one.lattice.spacing
         shift += 2.0**-50 * count * (span + size * spacing)
-    log_scale = start = stray = factors = jnp.float64(0.0)
-    log_mgf = jnp.zeros((2,), jnp.float64)
-    wave = None
-    for symbol, times, log_unit, origin, off in parts:
-        total = symbol.real[0]
-        log_scale += times * (log_unit + jnp.log(total))
-        start += times * origin
-        stray += times * off
-        factors += times
-        log_mgf += times * (jnp.log(symbol.real[1:]) - jnp.log(total))
-        factor = power(symbol.wave / total, times)
-        wave = factor if wave is None else wave * factor
+        for symbol, times, log_unit, origin, off in _term_symbols(one, step, count, frame):
+            total = symbol.real[0]
+            log_scale += times * (log_unit + jnp.log(total))
+            start += times * origin
+            stray += times * off
+            factors += times
+            log_mgf += times * (jnp.log(symbol.real[1:]) - jnp.log(total))
+            waves.append(power(symbol.wave / total, times))
+    for term, step in zip(terms, plan.steps, strict=True):
+        if isinstance(term, Family) and isinstance(step, FamilyPlan):
+            product = family_product(term, step, frame)
+            log_scale += product.log_scale
+            start += product.start
+            log_mgf += product.log_mgf
+            through += product.through
+            factors += product.factors
+            shift += product.shift
+            waves.append(from_log(product.magnitude, product.angle))
+    wave = functools.reduce(jnp.multiply, waves)
     first = jnp.floor((low - start) / spacing) - 2.0
     weights = jnp.fft.irfft(wave, size)
     weights = jnp.maximum(weights[wrap(count_up(size) + first, size)], 0.0)

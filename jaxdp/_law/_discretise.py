@@ -68,11 +68,14 @@ Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 # 2^-52 (16 + 4 |log m| + 4 |log e|), what a few ulps in the arguments of a normal tail cost.
 _MASS_ULPS = 16.0
 _ULP = 2.0**-52
-# Running sums over up to 2^14 cells, and a few operations per cell.
-_SUM_ALLOWANCE = 2.0**-38
 _LARGEST_EXPONENT = 600.0
 EMPTY = 1e-14
 _SWEEPS = 24
+
+
+def _sum_allowance(size: int) -> float:
+    """Of running sums over so many cells, and a few operations per cell."""
+    return max(2.0**-38, size * 2.0**-52)
 
 
 class Cells(NamedTuple):
@@ -162,6 +165,7 @@ def lower_measure(
       top: Q-mass above the last node.
       empty: nodes with no mass nearby that matters: affects accuracy, not validity.
     """
+    allowance = _sum_allowance(ratio.shape[0])
     some = width > 0.0
     span = jnp.expm1(jnp.where(some, width, 1.0))
     m_a, m_b, x_a, x_b = halves
@@ -177,7 +181,7 @@ def lower_measure(
     last = some & ~jnp.concatenate([some[1:], no])
     to_right = jnp.where(last, 0.0, to_right)
     to_left = jnp.where(last, mass, to_left)
-    sag = jnp.where(last, 0.0, jnp.maximum(sag_a, sag_b) * ratio[:-1] * (1.0 + _SUM_ALLOWANCE))
+    sag = jnp.where(last, 0.0, jnp.maximum(sag_a, sag_b) * ratio[:-1] * (1.0 + allowance))
     above = jnp.concatenate([jnp.cumsum(mass[::-1])[::-1][1:], zero]) + top
     below = jnp.concatenate([zero, jnp.cumsum(mass)[:-1]])
     survival = to_right + above
@@ -204,7 +208,7 @@ def lower_measure(
     # A cell without width repeats its left neighbour.
     survival = jnp.where(some, survival, jnp.inf)
     survival = lax.cummin(jnp.concatenate([mass[:1] + above[:1], survival]))
-    survival *= 1.0 - _SUM_ALLOWANCE
+    survival *= 1.0 - allowance
     return jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
 
 

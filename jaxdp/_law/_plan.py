@@ -16,7 +16,7 @@ from jax import lax
 
 from jaxdp._law import _saddle
 from jaxdp._law._saddle import Atoms, log_price, moments
-from jaxdp._law._terms import Term
+from jaxdp._law._terms import Family, Terms
 
 # How many deviations below the saddle point's the mean is put: that costs the FFT a factor of a few
 # and suppresses losses much larger than a deviation, which hardly count for delta, exponentially.
@@ -55,6 +55,14 @@ class StepPlan(NamedTuple):
     range: tuple[jax.Array, jax.Array]
 
 
+class FamilyPlan(NamedTuple):
+    """The same of every term of a family, which need no lattice of their own: (terms,) each."""
+
+    centre: jax.Array
+    anchor: jax.Array
+    range: tuple[jax.Array, jax.Array]
+
+
 class Plan(NamedTuple):
     """The tilt, the epsilon that is looked for (and its margin below), and the windows."""
 
@@ -63,7 +71,7 @@ class Plan(NamedTuple):
     margin: jax.Array
     window: jax.Array
     chernoff: jax.Array
-    steps: tuple[StepPlan, ...]
+    steps: tuple[StepPlan | FamilyPlan, ...]
 
 
 def _coarse(x: jax.Array) -> jax.Array:
@@ -71,8 +79,7 @@ def _coarse(x: jax.Array) -> jax.Array:
     return jnp.exp(jnp.round(16.0 * jnp.log(x)) / 16.0)
 
 
-def _log_mean_exp(log_p: jax.Array, shift: jax.Array) -> jax.Array:
-    exponent = log_p + shift
+def _log_sum_exp(exponent: jax.Array) -> jax.Array:
     top = jnp.max(exponent, axis=-1)
     return top + jnp.log(jnp.sum(jnp.exp(exponent - top[..., None]), axis=-1))
 
@@ -109,9 +116,7 @@ def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array
     return jsp.logsumexp(log_p, axis=-1) - jsp.logsumexp(log_p - atoms.loss, axis=-1)
 
 
-def plan(
-    terms: tuple[Term, ...], epsilon: jax.Array | None, log_delta: jax.Array | None, size: int
-) -> Plan:
+def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, size: int) -> Plan:
     """Choose for a given epsilon, or for a given log delta (one of them None)."""
     epsilon, log_delta = lax.stop_gradient((epsilon, log_delta))
     atoms = lax.stop_gradient(_saddle.coarse_atoms(terms))
@@ -152,16 +157,18 @@ def plan(
     lowest = jnp.max(jnp.where(keep_below, edges[0], edges), axis=-1)
     log_p = jnp.where(atoms.loss >= lowest[:, None], log_p, -jnp.inf)
 
-    def log_mgf(log_weight: jax.Array, tilts: jax.Array) -> jax.Array:
+    def log_mgf(log_weight: jax.Array, tilts: jax.Array, loss: jax.Array) -> jax.Array:
         """Per term, at each of its tilts: (terms, tilts)."""
-        exponent = log_weight[:, None, :] + tilts[:, :, None] * centred[:, None, :]
-        return _log_mean_exp(exponent, jnp.float64(0.0))
+        rows = loss.shape[0]
+        return _saddle.each_of(
+            lambda t: _log_sum_exp(log_weight + t[:, None] * loss), tilts.T, rows
+        ).T
 
     base = jnp.asarray(_CHERNOFF_TILTS)
-    each = jnp.ones((len(terms), 1))
+    each = jnp.ones((count.shape[0], 1))
     tilts = base / deviation
     both = jnp.concatenate([-tilts, tilts])
-    total = jnp.sum(count[:, None] * log_mgf(log_p, each * both), axis=0)
+    total = jnp.sum(count[:, None] * log_mgf(log_p, each * both, centred), axis=0)
     below, tilt_below = _chernoff_edge(total[: base.size], tilts, log_mass)
     above, tilt_above = _chernoff_edge(total[base.size :], tilts, log_mass)
     # Above, g itself falls like e^{-theta y}, and what is wrapped around comes to lie below.
@@ -189,12 +196,22 @@ def plan(
     grain = 0.25 * units / inner
     means = grain * jnp.round(m.mean / grain)
     anchors = _anchors(atoms, log_p, (window[1] - window[0]) / size)
-    values = inner[:, None] * log_mgf(kept, jnp.concatenate([-tilts, tilts], axis=-1))
+    own = np.array([isinstance(t, Family) for t in terms])
+    places = np.cumsum([0] + [t.number if isinstance(t, Family) else 1 for t in terms])[:-1]
+    rows = places[~own]
+    both = jnp.concatenate([-tilts, tilts], axis=-1)
+    values = inner[rows, None] * log_mgf(kept[rows], both[rows], centred[rows])
     steps = []
-    for i in range(len(terms)):
+    for i, term in zip(places, terms, strict=True):
+        if isinstance(term, Family):
+            part = slice(i, i + term.number)
+            ends = lowest[part], highest[part]
+            steps.append(FamilyPlan(means[part], anchors[part], ends))
+            continue
         mass = log_mass - jnp.log(outer[i])
-        low, tilt_low = _chernoff_edge(values[i, : base.size], tilts[i], mass)
-        high, tilt_high = _chernoff_edge(values[i, base.size :], tilts[i], mass)
+        value = values[int(np.searchsorted(rows, i))]
+        low, tilt_low = _chernoff_edge(value[: base.size], tilts[i], mass)
+        high, tilt_high = _chernoff_edge(value[base.size :], tilts[i], mass)
         steps.append(
             StepPlan(
                 means[i],

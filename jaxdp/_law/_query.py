@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from jaxdp._law._compose import Composed, compose, left_out
 from jaxdp._law._plan import plan
 from jaxdp._law._saddle import saddle_point
-from jaxdp._law._terms import Direction, Term, over_directions
+from jaxdp._law._terms import Direction, Terms, over_directions
 
 DEFAULT_SIZE = 8192
 _LARGEST_EXPONENT = 650.0
@@ -81,9 +81,9 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     gone = law.log_tau + side * 2.0**-48
     target = _log_sub(log_delta, gone) - _prefactor(law, centre, side)
     reachable = target > -jnp.inf
-    # The curve's sums have relative error below 2^-36: it is met that much earlier or later.
+    # The curve's sums have relative error below N 2^-52: it is met that much earlier or later.
     target = jnp.exp(jnp.clip(jnp.where(reachable, target, 0.0), -700.0, 700.0))
-    target *= 1.0 - side * 2.0**-36
+    target *= 1.0 - side * max(2.0**-36, size * 2.0**-52)
     count = jnp.arange(size, dtype=jnp.int32)
     over = bound > target
     if side > 0:
@@ -106,7 +106,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
 
 
 def log_delta_bound(
-    terms: tuple[Term, ...],
+    terms: Terms,
     epsilon: ArrayLike,
     *,
     direction: Direction = "remove",
@@ -118,7 +118,7 @@ def log_delta_bound(
 
 
 def log_delta_bounds(
-    terms: tuple[Term, ...],
+    terms: Terms,
     epsilon: ArrayLike,
     *,
     direction: Direction = "remove",
@@ -128,7 +128,7 @@ def log_delta_bounds(
     """Certified bounds on log delta at a real epsilon, one for each of `sides` (-1 below, +1)."""
     epsilon = jnp.asarray(epsilon, jnp.float64)
 
-    def answer(terms: tuple[Term, ...]) -> tuple[jax.Array, ...]:
+    def answer(terms: Terms) -> tuple[jax.Array, ...]:
         chosen = plan(terms, epsilon, None, size)
         return tuple(_log_delta(compose(terms, chosen, size, s), epsilon, s) for s in sides)
 
@@ -136,7 +136,7 @@ def log_delta_bounds(
 
 
 def loss_law(
-    terms: tuple[Term, ...],
+    terms: Terms,
     log_delta: jax.Array,
     *,
     direction: Direction = "remove",
@@ -151,7 +151,7 @@ def loss_law(
     known from `floor` on.
     """
 
-    def answer(terms: tuple[Term, ...]) -> tuple[jax.Array, ...]:
+    def answer(terms: Terms) -> tuple[jax.Array, ...]:
         chosen = plan(terms, None, log_delta, size)
         law = compose(terms, chosen, size, side)
         start = law.start + side * law.shift
@@ -178,7 +178,7 @@ def loss_law(
 
 
 def log_delta_estimate(
-    terms: tuple[Term, ...], epsilon: ArrayLike, *, direction: Direction = "remove"
+    terms: Terms, epsilon: ArrayLike, *, direction: Direction = "remove"
 ) -> jax.Array:
     """log delta at epsilon to a few percent: no bound, but two orders of magnitude cheaper."""
     epsilon = jnp.asarray(epsilon, jnp.float64)
@@ -186,7 +186,7 @@ def log_delta_estimate(
 
 
 def epsilon_bounds(
-    terms: tuple[Term, ...],
+    terms: Terms,
     delta: ArrayLike | None = None,
     *,
     log_delta: ArrayLike | None = None,
@@ -199,7 +199,7 @@ def epsilon_bounds(
         log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
     log_delta = jnp.asarray(log_delta, jnp.float64)
 
-    def answer(terms: tuple[Term, ...]) -> tuple[jax.Array, ...]:
+    def answer(terms: Terms) -> tuple[jax.Array, ...]:
         chosen = plan(terms, None, log_delta, size)
         return tuple(
             jnp.maximum(

@@ -18,6 +18,7 @@ the sum over the losses l > c, `mean` that of the rest, `pairs` the chance of tw
 cut below epsilon, each such loss counts with 1.) The least over several cuts is taken.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -26,11 +27,13 @@ import numpy as np
 from jax import lax
 
 from jaxdp._law._grid import ladder
-from jaxdp._law._terms import Term
+from jaxdp._law._terms import Family, Term, Terms
 
 _PILOT_SPACING = 1e-10
 _PILOT_LADDER = ladder(24, 2**42)
 _BISECTIONS = 16
+AT_A_TIME = 8  # of a family's terms
+_FEW = 32  # rows of atoms
 _TILT_RANGE = (1e-3, 1e3)
 # log of how many losses are to be expected beyond a cut: more than log delta, and times log delta.
 _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
@@ -58,18 +61,31 @@ def pilot_edges() -> jax.Array:
     return jnp.asarray(_PILOT_LADDER * _PILOT_SPACING)
 
 
-def coarse_atoms(terms: tuple[Term, ...]) -> Atoms:
-    """The coarse laws of the terms."""
+def coarse_atoms(terms: Terms) -> Atoms:
+    """The coarse laws of the terms, those of a family one after the other."""
     edges = pilot_edges()
     lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
     hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
-    rows = []
-    for term in terms:
+
+    def one(term: Term) -> Atoms:
         log_q, log_p = term.masses(lo, hi)
         some = (log_q > -jnp.inf) & (log_p > -jnp.inf)
-        rows.append((jnp.where(some, log_p, -jnp.inf), jnp.where(some, log_p - log_q, 0.0)))
-    count = jnp.stack([jnp.asarray(t.count, jnp.float64) for t in terms])
-    return Atoms(jnp.stack([r[0] for r in rows]), jnp.stack([r[1] for r in rows]), count)
+        loss = jnp.where(some, log_p - log_q, 0.0)
+        return Atoms(jnp.where(some, log_p, -jnp.inf), loss, jnp.asarray(term.count, jnp.float64))
+
+    rows = []
+    for term in terms:
+        if isinstance(term, Family):
+            each = jax.checkpoint(lambda x, term=term: one(term.term(x)))
+            rows.append(lax.map(each, term.parameters, batch_size=AT_A_TIME))
+        else:
+            rows.append(jax.tree.map(lambda x: x[None], one(term)))
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *rows)
+
+
+def each_of(function: Callable[[jax.Array], jax.Array], values: jax.Array, rows: int) -> jax.Array:
+    """The function of every value: all at once for few rows of atoms, else one after the other."""
+    return jax.vmap(function)(values) if rows <= _FEW else lax.map(function, values)
 
 
 def above(atoms: Atoms) -> jax.Array:
@@ -118,7 +134,7 @@ def _tilted(atoms: Atoms, theta: jax.Array, epsilon: jax.Array | None) -> Tilted
     return Tilted(jnp.sum(atoms.count * m.log_norm) - theta * at, mean, deviation)
 
 
-def _bisect(atoms: Atoms, too_low) -> jax.Array:
+def _bisect(atoms: Atoms, too_low: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """The tilt at which too_low stops holding, in log theta: it need not be exact, only near."""
     scale = -jnp.log(_tilted(atoms, jnp.float64(0.0), None).deviation)
 
@@ -178,12 +194,12 @@ def estimate(
         exponent, _, deviation = _tilted(atoms, theta, epsilon)
         scale = jnp.minimum(exponent + log_tail(theta, deviation), -1e-3)
     levels = jnp.concatenate([scale + _SMALL_LEVELS, scale * _LARGE_LEVELS])
-    values = jax.vmap(lambda level: _one_cut(atoms, level, epsilon, scale))(levels)
-    best = jnp.min(values)
+    rows = atoms.count.shape[0]
+    best = jnp.min(each_of(lambda level: _one_cut(atoms, level, epsilon, scale), levels, rows))
     return (best, log_delta) if epsilon is None else (epsilon, best)
 
 
-def saddle_point(terms: tuple[Term, ...], epsilon: jax.Array) -> jax.Array:
+def saddle_point(terms: Terms, epsilon: jax.Array) -> jax.Array:
     """log delta at epsilon, by the saddle point, with a gradient.
 
     A step of Newton's method polishes the tilt and gives it its implicit derivative.

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+_LOG_ZERO = -1e6
+
 
 class Symbol(NamedTuple):
     """A measure on the coarse lattice through its generating function F(z) = sum w_k z^k.
@@ -30,15 +32,25 @@ class Symbol(NamedTuple):
         return Symbol(self.wave * factor, self.real * factor)
 
 
-def power(spectrum: jax.Array, count: jax.Array) -> jax.Array:
-    """z^n, continued to real n by the principal logarithm; 0 to 0, without a singular gradient."""
+def log_of(spectrum: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Its principal logarithm, as log magnitude and angle; far below 0, and 0, for 0."""
     zero = jnp.abs(spectrum.real) + jnp.abs(spectrum.imag) < 1e-140
     safe = jnp.where(zero, 1.0, spectrum)
     magnitude = 0.5 * jnp.log(safe.real**2 + safe.imag**2)
     angle = jnp.arctan2(safe.imag, safe.real)
-    radius = jnp.exp(jnp.maximum(count * magnitude, -700.0))
-    radius = jnp.where(zero & (count > 0.0), 0.0, radius)
-    return lax.complex(radius * jnp.cos(count * angle), radius * jnp.sin(count * angle))
+    return jnp.where(zero, _LOG_ZERO, magnitude), jnp.where(zero, 0.0, angle)
+
+
+def from_log(magnitude: jax.Array, angle: jax.Array) -> jax.Array:
+    """The inverse of `log_of`."""
+    radius = jnp.where(magnitude > -700.0, jnp.exp(jnp.maximum(magnitude, -700.0)), 0.0)
+    return lax.complex(radius * jnp.cos(angle), radius * jnp.sin(angle))
+
+
+def power(spectrum: jax.Array, count: jax.Array) -> jax.Array:
+    """z^n, continued to real n by the principal logarithm; 0 to 0, without a singular gradient."""
+    magnitude, angle = log_of(spectrum)
+    return from_log(count * magnitude, count * angle)
 
 
 def rounding_mass(count: jax.Array, size: int) -> jax.Array:

@@ -1,7 +1,7 @@
 """What a composition is made of, and its two directions."""
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +29,35 @@ class Term(NamedTuple):
     support: tuple[ArrayLike, ArrayLike] = (-jnp.inf, jnp.inf)
 
 
-def orient(term: Term, flip: jax.Array) -> Term:
+class Family(NamedTuple):
+    """Many terms: `term(x)` for every x along the leading axis of the arrays in `parameters`."""
+
+    term: Callable[[Any], Term]
+    parameters: Any
+
+    @property
+    def number(self) -> int:
+        """How many."""
+        return jax.tree.leaves(self.parameters)[0].shape[0]
+
+
+Terms = tuple[Term | Family, ...]
+
+
+def orient(term: Term | Family, flip: jax.Array) -> Term | Family:
     """The term itself, or where flip is true that of the reversed pair (Q, P).
 
     Reversed, the loss changes sign and the two laws trade places. Cells become half-open on the
     other side, which is as good a partition of the line. (flip is traced, so that both
     directions are one program, run twice.)
     """
+    if isinstance(term, Family):
+        return term._replace(term=lambda x: orient_one(term.term(x), flip))
+    return orient_one(term, flip)
+
+
+def orient_one(term: Term, flip: jax.Array) -> Term:
+    """`orient` of one term."""
 
     def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         log_q, log_p = term.masses(jnp.where(flip, -hi, lo), jnp.where(flip, -lo, hi))
@@ -53,9 +75,9 @@ def orient(term: Term, flip: jax.Array) -> Term:
 
 
 def over_directions(
-    terms: tuple[Term, ...],
+    terms: Terms,
     direction: Direction,
-    answer: Callable[[tuple[Term, ...]], tuple[jax.Array, ...]],
+    answer: Callable[[Terms], tuple[jax.Array, ...]],
 ) -> tuple[jax.Array, ...]:
     """The answers to a remove question in the direction asked for, the larger ones for "both"."""
     if direction == "remove":

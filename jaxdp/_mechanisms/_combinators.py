@@ -54,7 +54,7 @@ class Composed(Composition):
 
     Compositions of the Gaussian family (Gaussian, Brownian, OrnsteinUhlenbeck and repetitions of
     them) are one Gaussian with mu^2 summed, exactly; a single mechanism is itself; for all
-    others delta and epsilon come from Rényi divergences, which add (Mironov 2017, Prop. 1).
+    others the laws of the losses are composed numerically, or their Rényi divergences added.
 
     Args:
       mechanisms: a non-empty sequence of mechanisms (combinators included).

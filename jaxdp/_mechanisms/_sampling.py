@@ -17,7 +17,7 @@ class PoissonSampled(Base):
 
     With (P, Q) the pair of the mechanism, the pair is ((1-q) Q + q P, Q). One run has the exact
     curve of formulas by Balle, Barthe & Gaboardi 2018 (remove) and its mirror (add); repeated
-    runs are bounded by the exact Rényi divergences of both directions, of any real order.
+    runs are composed numerically, or by the exact Rényi divergences of both directions.
     Neither direction bounds the other; direction="both" takes the larger at the very end.
 
     Args:

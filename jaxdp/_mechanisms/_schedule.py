@@ -21,7 +21,7 @@ class Schedule(Composition):
     The last axis of the mechanism's parameters counts the steps (axes before it are a batch);
     parameters without axes are the same in every step. Thousands of steps are one small
     program, differentiable with respect to every entry. A schedule of Gaussians is one Gaussian
-    with mu^2 summed, exactly; any other is bounded by its Rényi divergences, which add.
+    with mu^2 summed, exactly; any other is composed numerically, or by its Rényi divergences.
 
     Args:
       mechanism: of one step, with parameters of shape (..., steps) or (); not with parameters

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _divergences, _special
-from jaxdp._noise._sums import panel
+from jaxdp._noise._sums import exact_product, panel
 
 _NODES = 1024
 
@@ -16,16 +16,18 @@ def discrete_laplace_log_hockey_stick(
 
     J = ceil(T/2) - 1 counts the points between Delta/2 and Delta of positive contribution; by
     2 J < T both parts are positive. The value is continuous and convex in T, its pieces meet.
+    a T = a Delta - |epsilon| is formed from the exact product: within three roundoffs of it.
     """
-    width = a * sensitivity
-    distance = width - jnp.abs(epsilon) + slack * (width + jnp.abs(epsilon))
+    width, error = exact_product(a, sensitivity)
+    distance = (width - jnp.abs(epsilon)) + error
+    distance = distance + 4.0 * slack * jnp.abs(distance)
     inside = distance > 0.0
     at = jnp.where(inside, distance, a)  # a T
     j = jnp.maximum(jax.lax.stop_gradient(jnp.ceil(0.5 * at / a)) - 1.0, 0.0)
     rest = jnp.maximum(at - a * (j + 1.0), 0.0)
     inner = jnp.exp(-a) * jnp.expm1(-a * j) * jnp.expm1(-rest)
     value = jnp.log(-jnp.expm1(-at) + inner) - jnp.log1p(jnp.exp(-a))
-    value = jnp.minimum(value + 16.0 * slack, 0.0)
+    value = jnp.minimum(value + slack * (16.0 + 4.0 * jnp.abs(value)), 0.0)
     return _divergences._reflect(epsilon, jnp.where(inside, value, -jnp.inf), slack)
 
 

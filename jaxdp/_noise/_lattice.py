@@ -88,6 +88,10 @@ class SymmetricLattice(LatticeNoise):
     def _loss_error(self, epsilon: jax.Array) -> jax.Array:
         """Bound on the rounding error of the loss where it is about epsilon, in roundoffs."""
 
+    def _log_pmf_error(self) -> jax.Array | float:
+        """Bound on the rounding error of log f, in roundoffs, beyond that of any sum."""
+        return 0.0
+
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         """-+ the larger of the loss at Delta (rounded up) and in the limit."""
         at_peak = self._loss(jnp.asarray(self.sensitivity, jnp.float64))
@@ -138,7 +142,7 @@ def _upper_half(m, epsilon, slack):
     if slack > 0:
         tail = log_geometric_tail(log_mass[-3], log_mass[-2], ratio_limit)
         value = jnp.logaddexp(value, tail + _special.LOG_2)
-    value = certified(value, slack)
+    value = certified(value, slack) + slack * m._log_pmf_error()
     highest = jnp.where(concave, loss_limit, loss[-1])
     return jnp.where(epsilon >= highest, -jnp.inf, jnp.minimum(value, 0.0))
 

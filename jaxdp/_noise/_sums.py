@@ -157,10 +157,10 @@ def rounded_up(loss: jax.Array) -> jax.Array:
     return loss + 256.0 * 2.0**-52 * (1.0 + jnp.abs(loss))
 
 
-def product_up(a: jax.Array, b: jax.Array) -> jax.Array:
-    """a b rounded up; exact where it is a float64.
+def exact_product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """a b rounded, and its rounding error, which is a float64 too (Dekker 1971).
 
-    The rounding error of a product is a float64 too (Dekker 1971), from halves of the digits.
+    From halves of the digits; gradients go through the first only.
     """
 
     def halves(x):
@@ -171,8 +171,15 @@ def product_up(a: jax.Array, b: jax.Array) -> jax.Array:
     x, y = jax.lax.stop_gradient((1.0 * jnp.asarray(a), 1.0 * jnp.asarray(b)))
     (x_high, x_low), (y_high, y_low) = halves(x), halves(y)
     error = ((x_high * y_high - x * y) + x_high * y_low + x_low * y_high) + x_low * y_low
-    above = jnp.nextafter(x * y, jnp.full_like(x * y, jnp.inf))
-    return a * b + jnp.where(error > 0.0, above - x * y, 0.0)
+    return a * b, error
+
+
+def product_up(a: jax.Array, b: jax.Array) -> jax.Array:
+    """a b rounded up; exact where it is a float64."""
+    product, error = exact_product(a, b)
+    rounded = jax.lax.stop_gradient(product)
+    above = jnp.nextafter(rounded, jnp.full_like(rounded, jnp.inf))
+    return product + jnp.where(error > 0.0, above - rounded, 0.0)
 
 
 def log_geometric_tail(log_first: jax.Array, log_second: jax.Array, limit: jax.Array) -> jax.Array:

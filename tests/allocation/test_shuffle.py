@@ -83,6 +83,16 @@ def test_gaussian():
     local = np.asarray(jaxdp.epsilon(jaxdp.Gaussian(sigma), 1e-10))
     assert (epsilon < local / 4).all()
     assert (np.diff(epsilon) < 0).all()
+    # eps0 by an exhaustive search with exact tails
+    np.testing.assert_allclose(epsilon, [1.35838685, 0.03687069, 0.01572062], rtol=1e-6)
+
+
+def test_rough_tails():
+    """Breaks when the tails that choose eps0 are off by more than 1%."""
+    n = np.array([100.0, 1e4, 1e6, 1e6, 1e6])
+    k = np.array([60.0, 5200.0, 500_000.0, 503_000.0, 497_000.0])
+    exact = np.asarray(_shuffle.binomial_tail(n, k, 0.5))
+    np.testing.assert_allclose(_shuffle.rough_tail(n, k, 0.5), exact, rtol=1e-2)
 
 
 def test_refusals():

@@ -2,6 +2,7 @@
 
 import mpmath as mp
 import numpy as np
+from scipy import special
 
 
 def discrete_gaussian(sigma):
@@ -77,3 +78,44 @@ def laplace_sum_density(n, y):
     scale = mp.mpf(2) ** (2 * n - 1) * mp.factorial(n - 1)
     coefficients = [float(t / scale * 2**j) for j, t in enumerate(terms)]
     return np.exp(-y) * np.polynomial.polynomial.polyval(y, coefficients)
+
+
+def lattice_atoms(pmf, shift, low, high):
+    """P- and Q-masses of the integers low..high, as floats."""
+    values = {k: float(v) for k, v in table(pmf, low - shift, high).items()}
+    k = range(low, high + 1)
+    return np.array([values[j - shift] for j in k]), np.array([values[j] for j in k])
+
+
+def gamma_difference_atoms(beta, x, panels=60):
+    """The same for quadrature nodes of the continuous law, unit scale, shift x.
+
+    Gauss-Legendre panels in the log distance from x, out to both sides; what lies below x/2 is
+    the mirror image about x/2, with P and Q in each other's place.
+    """
+    nu = beta - 0.5
+
+    def density(y):
+        return (y / 2) ** nu * special.kv(nu, y) / (np.sqrt(np.pi) * special.gamma(beta))
+
+    t, w = np.polynomial.legendre.leggauss(8)
+    p, q = [], []
+    for sign, end in ((-1, x / 2), (1, 60.0 + 20.0 * beta)):
+        edges = np.linspace(np.log(end) - 40.0 / min(2 * beta, 1.0), np.log(end), panels + 1)
+        half = 0.5 * (edges[1] - edges[0])
+        d = np.exp((edges[:-1, None] + half * (1 + t)).ravel())
+        weights = np.tile(half * w, panels) * d
+        p.append(weights * density(d))
+        q.append(weights * density(x + sign * d))
+    right, left = np.concatenate(p), np.concatenate(q)
+    return np.concatenate([right, left]), np.concatenate([left, right])
+
+
+def composed_hockey_stick(pairs, eps, direction):
+    """delta of independent pairs of masses, by the sum over all combinations of outcomes."""
+    p, q = np.ones(1), np.ones(1)
+    for one in pairs:
+        p, q = (np.multiply.outer(a, b).ravel() for a, b in zip((p, q), one, strict=True))
+    if direction == "add":
+        p, q = q, p
+    return np.array([np.maximum(p - np.exp(e) * q, 0.0).sum() for e in eps])
