@@ -69,7 +69,8 @@ class _Atoms(NamedTuple):
 
 def _coarse(term: Term) -> tuple[_Atoms, jax.Array]:
     """The coarse law, increasing in x, and the P-mass of each of its atoms and above."""
-    edges = jnp.asarray(_LOSSES)
+    # Of a law known at compile time the masses would be folded to constants, which takes minutes.
+    edges = lax.optimization_barrier(jnp.asarray(_LOSSES))
     lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
     hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
     log_q, log_p = lax.stop_gradient(term.masses(lo, hi))

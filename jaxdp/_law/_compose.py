@@ -278,7 +278,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     if len(terms) == len(plain) == 1:
         # One stage in all: keep the lattice and its window, atoms stay where they are.
         _, step, one = plain[0]
-        single = (step.outer <= 1.0) & (step.rest <= 0.0)
+        single = (step.outer <= 1.0) & (step.rest <= 0.0) & jnp.isinf(step.cut[1])
         spacing = jnp.where(single, one.lattice.spacing, spacing)
         low = jnp.where(single, step.inner * step.centre + step.window[0], low)
     frame = Frame(spacing, chernoff, theta, side, size)

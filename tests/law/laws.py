@@ -40,7 +40,7 @@ def sampled_gaussian(sigma, q, count):
         )
         return jnp.where(some, log_q, -jnp.inf), jnp.where(some, mixed, -jnp.inf)
 
-    return Term(masses, count, support=(jnp.log1p(-q), jnp.inf))
+    return Term(masses, count)  # no atom at its lowest loss
 
 
 def _log(x):
@@ -123,3 +123,9 @@ def random_gaussian_settings(number, seed):
         if np.log(1e-100) < log_delta < np.log(0.5):
             rows.append((mu, count, epsilon, log_delta))
     return np.array(rows).T
+
+
+def sampled_gaussian_log_delta(sigma, q, epsilon):
+    """Of one step, removing: q H of the unsampled pair at log(1 + (e^epsilon - 1) / q)."""
+    inner = np.log1p(np.expm1(float(epsilon)) / q)
+    return np.log(q) + gaussian_log_delta(1.0 / sigma, inner)

@@ -1,0 +1,81 @@
+"""Schedules through the engine: many steps with their own parameters, in one composition."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdp
+
+STEPS = 60
+DELTA = 1e-5
+ENGINE = jaxdp.Numerical(4096)
+_rng = np.random.default_rng(0)
+SIGMA, RATE = _rng.uniform(0.8, 2.0, STEPS), _rng.uniform(0.01, 0.05, STEPS)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def sampled(sigma, q):
+    return jaxdp.Schedule(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q))
+
+
+def repeated(sigma, q, count):
+    return jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), count)
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_equal_steps_are_repetitions_and_order_does_not_matter(direction):
+    """Breaks if a step is lost, padded in, misplaced, or paired with another's parameters."""
+    order = _rng.permutation(STEPS)
+    sigma = np.stack([SIGMA, SIGMA[order], np.ones(STEPS)])
+    q = np.stack([RATE, RATE[order], np.full(STEPS, 0.02)])
+    low, high = jaxdp.epsilon_bounds(sampled(sigma, q), DELTA, direction=direction, method=ENGINE)
+    np.testing.assert_allclose(high[0], high[1], rtol=1e-9)
+    np.testing.assert_allclose(low[0], low[1], rtol=1e-9)
+    same = repeated(1.0, 0.02, STEPS)
+    other_low, other_high = jaxdp.epsilon_bounds(same, DELTA, direction=direction, method=ENGINE)
+    assert max(low[2], other_low) <= min(high[2], other_high)
+    assert np.all(high - low < 5e-3 * high)
+
+
+def test_schedules_compose_with_repetitions():
+    """Breaks if the two kinds of factors lose their common lattice."""
+    parts = jaxdp.Composed([sampled(np.ones(STEPS), 0.02), repeated(1.0, 0.02, 40)])
+    low, high = jaxdp.epsilon_bounds(parts, DELTA, direction="remove", method=ENGINE)
+    whole_low, whole_high = jaxdp.epsilon_bounds(
+        repeated(1.0, 0.02, STEPS + 40), DELTA, direction="remove", method=ENGINE
+    )
+    assert max(low, whole_low) <= min(high, whole_high)
+    assert high - low < 5e-3 * high
+
+
+def test_laws_with_atoms_at_both_ends():
+    """Breaks if an atom off the lattice moves to the unsafe side."""
+    m = jaxdp.Schedule(jaxdp.Repeated(jaxdp.RandomizedResponse(np.full(4, 0.3)), 5))
+    same = jaxdp.Repeated(jaxdp.RandomizedResponse(0.3), 20)
+    low, high = jaxdp.delta_bounds(m, 1.5, direction="remove", method=ENGINE)
+    other_low, other_high = jaxdp.delta_bounds(same, 1.5, direction="remove")
+    assert low <= other_high
+    assert other_low <= high < 1.02 * other_high
+
+
+def test_reverse_mode_gradient_is_that_of_the_bound():
+    """Breaks if a mask, a recomputation or the sum over steps loses a derivative."""
+
+    def spent(sigma, q):
+        return jaxdp.epsilon(sampled(sigma, q), DELTA, direction="remove", method=ENGINE)
+
+    value = jax.jit(spent)
+    slopes = jax.jit(jax.grad(spent, argnums=(0, 1)))(SIGMA, RATE)
+    h = 1e-6
+    for slope, along in zip(slopes, ((SIGMA, 0.0), (0.0, RATE)), strict=True):
+        move = [_rng.normal(size=STEPS) * x for x in along]
+        ends = [value(SIGMA + s * h * move[0], RATE + s * h * move[1]) for s in (1, -1)]
+        along_move = np.vdot(np.asarray(slope), move[0] + move[1])
+        assert along_move == pytest.approx(float(ends[0] - ends[1]) / (2 * h), rel=1e-5)
+    assert np.all(np.asarray(slopes[0]) < 0)
+    assert np.all(np.asarray(slopes[1]) > 0)
