@@ -20,6 +20,7 @@ from jax.typing import ArrayLike
 from jaxdp import _answers, _checks, _divergences, _law, _numerical, _x64
 from jaxdp import _special as special
 from jaxdp._mechanisms import Mechanism, require_mechanism
+from jaxdp._mechanisms._curve import has_average
 from jaxdp._methods import Numerical
 
 Direction = Literal["remove", "add"]
@@ -178,6 +179,8 @@ def privacy_loss(
     _checks.check("delta", delta, _checks.OPEN_DELTA)
     _checks.check_choice("direction", direction, _DIRECTIONS)
     _checks.check_choice("side", side, ("upper", "lower"))
+    if has_average(m):
+        raise ValueError("m: random allocation has no law that serves every epsilon")
     _answers.resolve(m, Numerical(grid_size))
     safe = "up" if side == "upper" else "down"
     # (A law below needs its losses and masses low, but what it leaves out and its floor high.)

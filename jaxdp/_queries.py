@@ -201,9 +201,10 @@ def epsilon(
 
     A safeguarded root of `log_delta` where the curve is exact (within 1e-11 of it, on the safe
     side, with implicit derivatives); otherwise by the numerical engine, some 0.1 % above the least
-    epsilon. (Rényi divergences are quicker to compile, and up to half as much again above it;
-    a Poisson-subsampled composition has no other answer.) delta = 0 asks for pure DP: sensitivity/scale for Laplace, inf for Gaussian. inf also where delta is below the
-    probability of total failure (ApproximateDP).
+    epsilon. (Rényi divergences are quicker to compile, and up to half as much again above it; a
+    Poisson-subsampled composition has no other answer.) delta = 0 asks for pure DP:
+    sensitivity/scale for Laplace, inf for Gaussian. inf also where delta is below the probability
+    of total failure (ApproximateDP).
 
     Args:
       m: a mechanism; its parameters broadcast against delta.
@@ -323,7 +324,7 @@ def tradeoff(m: Mechanism, fpr: ArrayLike, *, method: Method | None = None) -> j
 
     :math:`T(\alpha) = \max_{g \ge 0} [1 - g\alpha - H_g]`, the smaller of both directions: what
     any attack that decides whether the record is there must get wrong. Tight where the curve is
-    exact. (The curve is searched for every fpr; `PrivacyLoss.tradeoff` has a numerical one at hand.)
+    exact. (The curve is searched for every fpr; `PrivacyLoss` has a numerical one at hand.)
 
     Args:
       m: a mechanism; its parameters broadcast against fpr.

@@ -82,10 +82,14 @@ def test_boundary_from_the_safe_side(build, rises):
     eps, delta = 0.7, 1e-5
     got = calibrate.solve(build, epsilon=eps, delta=delta)
     assert int(got.status) == calibrate.Status.SOLVED
-    beyond = 1 - 2e-9 if rises else 1 + 2e-9
+    composed = isinstance(build(1.0), jaxdp.Repeated) and not isinstance(
+        build(1.0).mechanism, jaxdp.Gaussian
+    )
+    step = 1e-4 if composed else 2e-9  # numerical curves have a margin
+    beyond = 1 - step if rises else 1 + step
     at, outside = np.asarray(jaxdp.delta(build(got.value * np.array([1.0, beyond])), eps))
     assert at <= delta < outside
-    np.testing.assert_allclose(got.delta, at, rtol=1e-12)
+    np.testing.assert_allclose(got.delta, at, rtol=1e-3 if composed else 1e-12)
     assert float(got.epsilon) == eps
 
 

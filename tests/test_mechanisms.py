@@ -355,7 +355,8 @@ def test_repeated_sampled_randomized_response_is_bounded(direction):
     for n, p, e, bound in zip(count, q, eps, got, strict=True):
         rows = DIRECTIONS if direction == "both" else (direction,)
         exact = max(truth.randomized_response_composed(1.0, int(n), e, p, d) for d in rows)
-        assert exact <= truth.number(bound) <= 1, (n, p, e, bound, exact)
+        # (at the largest loss the sum leaves its own rounding, not 0)
+        assert exact - 1e-55 <= truth.number(bound) <= 1, (n, p, e, bound, exact)
 
 
 def test_composed_laplace_is_bounded():

@@ -25,6 +25,7 @@ class Row:
       at: the arguments.
       smooth: the positions in which it is differentiable there (none: no gradient is promised).
       side: +1 an upper bound (float32 results are rounded up), -1 a lower one, 0 neither.
+      step: relative step of its differences: less than a cell of the lattice, if it has one.
     """
 
     covers: tuple[str, ...]
@@ -32,11 +33,12 @@ class Row:
     at: tuple[float, ...]
     smooth: tuple[int, ...]
     side: int = 0
+    step: float = 1e-4
 
 
-def row(name, function, at, smooth=None, side=0):
+def row(name, function, at, smooth=None, side=0, step=1e-4):
     smooth = tuple(range(len(at))) if smooth is None else smooth
-    return Row(tuple(name.split()), function, at, smooth, side)
+    return Row(tuple(name.split()), function, at, smooth, side, step)
 
 
 def sampled(s, q):
@@ -128,12 +130,14 @@ TABLE = (
         lambda s, q, n, d: jaxdp.epsilon(jaxdp.Repeated(sampled(s, q), n), d),
         (1.0, 0.1, 50.0, 1e-4),
         side=1,
+        step=1e-7,
     ),
     row(
         "Composed",
         lambda s, b, e: jaxdp.delta(jaxdp.Composed([jaxdp.Gaussian(s), jaxdp.Laplace(b)]), e),
         (1.4, 2.0, 1.5),
         side=1,
+        step=1e-7,
     ),
     # samples: reparametrised, so differentiable in the noise
     row("Gaussian.sample", lambda s: noise(jaxdp.Gaussian(s)), (1.3,)),
@@ -189,6 +193,7 @@ def test_the_table_is_complete():
     elsewhere |= {"ornstein_uhlenbeck", "ornstein_uhlenbeck_renyi", "gdl_decay"}
     elsewhere |= {"PrivacyLoss", "privacy_loss"}  # tests/law
     elsewhere |= {"Schedule", "schedule", "LearnedSchedule", "batch"}  # test_schedule, test_batch
+    elsewhere |= {"solve_integer"}  # tests/allocation
     names = (public(jaxdp) | public(calibrate)) - elsewhere - NO_NUMBERS - METHODS
     assert names <= covered, names - covered
     for name in names:
@@ -199,9 +204,6 @@ def test_the_table_is_complete():
             assert {f"{name}.{m}" for m in methods} <= covered
 
 
-STEP = 1e-4
-
-
 @functools.cache
 def reference(k):
     """Values around the point of a row, from one call: [the point, then +- a step in each]."""
@@ -209,8 +211,8 @@ def reference(k):
     at = np.array(r.at, float)
     points = np.tile(at[:, None], (1, 1 + 2 * at.size))
     for i in range(at.size):
-        points[i, 1 + 2 * i] *= 1 + STEP
-        points[i, 2 + 2 * i] *= 1 - STEP
+        points[i, 1 + 2 * i] *= 1 + r.step
+        points[i, 2 + 2 * i] *= 1 - r.step
     with jax.enable_x64(True):
         return points, np.asarray(jax.vmap(r.function)(*map(jnp.asarray, points)))
 
@@ -234,7 +236,7 @@ def test_64_bit_caller(r):
 def test_derivatives(r):
     """Breaks when grad or jacrev is not the slope of the values, in any argument."""
     points, values = reference(TABLE.index(r))
-    slopes = (values[1::2] - values[2::2]) / (2 * STEP * np.array(r.at))
+    slopes = (values[1::2] - values[2::2]) / (2 * r.step * np.array(r.at))
 
     def total(*args):
         return r.function(*args).sum()
@@ -246,7 +248,8 @@ def test_derivatives(r):
         gradient, jacobian = jax.device_get((gradient, jacobian))
     for i, g, j in zip(r.smooth, gradient, jacobian, strict=True):
         assert g.dtype == j.dtype == jnp.float64
-        np.testing.assert_allclose(g, slopes[i], rtol=1e-5, atol=1e-9, err_msg=f"argument {i}")
+        rtol = 1e-5 if r.step > 1e-6 else 1e-4
+        np.testing.assert_allclose(g, slopes[i], rtol=rtol, atol=1e-9, err_msg=f"argument {i}")
         np.testing.assert_allclose(j[0, 0], g, rtol=1e-7, atol=1e-300)
         assert j[0, 1] == j[1, 0] == 0, "entries of a batch do not depend on each other"
 
