@@ -1,28 +1,29 @@
-"""The hypergeometric function of the generalised discrete Laplace law, in log space.
+"""The probabilities of the generalised discrete Laplace law, in log space.
 
-    F(beta, k; a) = 2F1(beta, beta + k; k + 1; e^{-2a}),   beta > 0, k >= 0 real, a > 0.
+    f(k) = e^{-ak} g(k),   g(k) = (1-q)^{2 beta} (beta)_k/k! 2F1(beta, beta + k; k + 1; z),
 
-It is a Legendre function, and both Euler's integral (DLMF 15.6.1) and Laplace's (DLMF 14.12.7,
-after tau = tan^2(phi/2)) write it as a positive integral of one shape,
+beta > 0, a > 0, k >= 0 real, q = e^{-a}, z = q^2. The function is a Legendre function, and both
+Euler's integral (DLMF 15.6.1) and Laplace's (DLMF 14.12.7, after tau = tan^2(phi/2)) write it as a
+positive integral of one shape,
 
-    J(A, B, c, E) = int e^{A v} (1 + c e^v)^B (1 + e^v)^-E dv,
+    J(A, B, c, E) = int e^{A v} (1 + c e^v)^B (1 + e^v)^-E dv.
 
-with b = beta, or b = 1 - beta < beta's mirror where beta < 1/2 (Euler's transformation 15.8.1),
-z = e^{-2a} and q = e^{-a}:
+With T = tanh(a/2), and b = beta or, where beta < 1/2, b = 1 - beta (Euler's transformation 15.8.1:
+g(beta, k) = g(b, k) (beta)_k/(b)_k T^{2 beta - 1}),
 
-    k >= b - 1/2:  F = Gamma(k+1)/(Gamma(b) Gamma(k+1-b)) (1-z)^-b J(b, b-1, 1/(1-z), b+k),
-    k <  b - 1/2:  F = Gamma(k+1)/(sqrt(pi) Gamma(k+1/2)) (2/(1+q))^{2k} (1-q)^{1-2b}/(1+q)
-                       J(k+1/2, b-k-1, tanh^2(a/2), b+k).
+    k >= b - 1/2:  g = T^b Gamma(k+b)/(Gamma(k+1-b) Gamma(b)^2) J(b, b-1, 1/(1-z), b+k),
+    k <  b - 1/2:  g = T (b)_k/(k! pi^{1/2}) Gamma(k+1)/Gamma(k+1/2) (1+T)^{2k}
+                       J(k+1/2, b-k-1, T^2, b+k).
 
-Both ends of J fall at least like e^{-|v|/2}; the trapezoidal rule on a sinh-stretched grid around
-its peak reaches 2e-14 from a = 1e-9 on and 1e-12 at a = 1e-12 (relative to 1 + |log F|), where the
-power series needs 20/a terms.
+No term is larger than min(b, k) log(b + 1/a + k), however large b is. Both ends of J fall at least
+like e^{-|v|/2}; the trapezoidal rule on a sinh-stretched grid around its peak reaches 2e-14 from
+a = 1e-9 on and 1e-12 at a = 1e-12 (relative to 1 + the logarithm), where the power series needs
+20/a terms.
 """
 
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _special
 from jaxdp._special_gamma import log_gamma, log_gamma_ratio
 
 _NODES = 160
@@ -31,61 +32,61 @@ _HALVINGS = 14
 _PLATEAU = 0.35
 
 
-def log_gdl_hypergeometric(beta: jax.Array, k: jax.Array, a: jax.Array) -> jax.Array:
-    """log 2F1(beta, beta + k; k + 1; e^{-2a}) for scalars beta, a and an array k, 0 or >= 1.
+def log_gdl_weight(beta: jax.Array, k: jax.Array, a: jax.Array) -> jax.Array:
+    """log g(k) for scalars beta, a and an array k, 0 or >= 1.
 
     At k = 0, where J has its longest tails, by the contiguous relation (b = max(beta, 1 - beta))
 
-        F(0) = (1 + z) F(1) - z (2 - b)(1 + b)/2 F(2),
+        g(0) = [(1 + z) g(1) - z (2 - b) g(2)]/b,
 
     which for b >= 1/2 loses at most a factor 3 to cancellation.
     """
-    at_zero, values = log_gdl_hypergeometric_from_zero(beta, k, a)
+    at_zero, values = log_gdl_weight_from_zero(beta, k, a)
     return jnp.where(k == 0.0, at_zero, values)
 
 
-def log_gdl_hypergeometric_from_zero(
+def log_gdl_weight_from_zero(
     beta: jax.Array, k: jax.Array, a: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The logarithm at k = 0, and those at an array k >= 1 (smaller k count as 1)."""
     mirrored = beta < 0.5
     b = jnp.where(mirrored, 1.0 - beta, beta)
     flat = jnp.maximum(jnp.ravel(k), 1.0)
-    values = _log_function(b, jnp.concatenate([flat, jnp.asarray([1.0, 2.0], jnp.float64)]), a)
+    values, mirror = _log_weight(b, beta, jnp.append(flat, jnp.asarray([1.0, 2.0])), a)
     one, two = values[-2], values[-1]
     z = jnp.exp(-2.0 * a)
-    weight = 0.5 * z * (2.0 - b) * (1.0 + b)
-    at_zero = one + jnp.log((1.0 + z) - weight * jnp.exp(two - one))
-    both = jnp.where(mirrored, (1.0 - 2.0 * beta) * _special.log1mexp(-2.0 * a), 0.0)
+    at_zero = one + jnp.log(((1.0 + z) - z * (2.0 - b) * jnp.exp(two - one)) / b)
+    both = jnp.where(mirrored, (2.0 * beta - 1.0) * jnp.log(jnp.tanh(0.5 * a)), 0.0)
+    values = values + jnp.where(mirrored, mirror, 0.0)
     return at_zero + both, jnp.reshape(values[:-2], jnp.shape(k)) + both
 
 
-def _log_function(b, k, a):
-    """log F(b, k; a) for b >= 1/2, k >= 1."""
-    b, k, a = jnp.broadcast_arrays(b, k, a)
-    log_1mz = _special.log1mexp(-2.0 * a)
-    q = jnp.exp(-a)
+def _log_weight(b, beta, k, a):
+    """log g(k) at b >= 1/2, k >= 1, and log (beta)_k/(b)_k."""
+    b, beta, k, a = jnp.broadcast_arrays(b, beta, k, a)
+    log_tanh = jnp.log(jnp.tanh(0.5 * a))
     euler = k >= b - 0.5
-    k_euler, k_laplace = jnp.where(euler, k, b), jnp.where(euler, 0.0, k)
+    far, near = jnp.where(euler, k, b), jnp.where(euler, 0.0, k)
+    # log of Gamma(x + d)/Gamma(x)
     ratios = log_gamma_ratio(
-        jnp.stack([k_euler + 1.0 - b, k_laplace + 0.5]), jnp.stack([b, jnp.full_like(b, 0.5)])
+        jnp.stack([far + 1.0 - b, b, jnp.ones_like(b), near + 0.5, beta, b]),
+        jnp.stack([2.0 * b - 1.0, near, near, jnp.full_like(b, 0.5), k, k]),
     )
     front = jnp.where(
         euler,
-        ratios[0] - log_gamma(b) - b * log_1mz,
-        ratios[1]
-        - 0.5 * jnp.log(jnp.pi)
-        + 2.0 * k_laplace * jnp.log(2.0 / (1.0 + q))
-        + (1.0 - 2.0 * b) * jnp.log(-jnp.expm1(-a))
-        - jnp.log1p(q),
+        b * log_tanh + ratios[0] - 2.0 * log_gamma(b),
+        log_tanh
+        + (ratios[1] - ratios[2])
+        + (ratios[3] - 0.5 * jnp.log(jnp.pi))
+        + 2.0 * near * jnp.log1p(jnp.tanh(0.5 * a)),
     )
     integral = _log_integral(
         jnp.where(euler, b, k + 0.5),
         jnp.where(euler, b - 1.0, b - k - 1.0),
-        jnp.where(euler, jnp.exp(-log_1mz), jnp.tanh(0.5 * a) ** 2),
+        jnp.where(euler, -1.0 / jnp.expm1(-2.0 * a), jnp.tanh(0.5 * a) ** 2),
         b + k,
     )
-    return front + integral
+    return front + integral, ratios[4] - ratios[5]
 
 
 def _log_integrand(v, rise, power, c, fall):
@@ -104,7 +105,9 @@ def _weighted_nodes(rise, power, c, fall):
     v = peak[..., None] + 0.5 * core[..., None] * (grow - 1.0 / grow)
     values = _log_integrand(v, *(x[..., None] for x in (rise, power, c, fall)))
     top = jnp.max(values, axis=-1)
-    weights = 0.5 * (step * core)[..., None] * (grow + 1.0 / grow) * jnp.exp(values - top[..., None])
+    weights = (
+        0.5 * (step * core)[..., None] * (grow + 1.0 / grow) * jnp.exp(values - top[..., None])
+    )
     return v, weights, top
 
 

@@ -13,6 +13,7 @@ from jaxdp._mechanisms._base import add_noise
 from jaxdp._noise import _samplers
 from jaxdp._noise import _variance_gamma as law
 from jaxdp._noise._lattice import INTEGER
+from jaxdp._noise._sums import quotient_up
 
 COUNT = _checks.Domain("an integer >= 1", INTEGER.contains)
 
@@ -32,7 +33,8 @@ class VarianceGamma(Base):
         return jnp.asarray(self.sensitivity / self.scale)
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
-        highest = law.largest_loss(self._beta(), self._x)
+        x = quotient_up(jnp.asarray(self.sensitivity), jnp.asarray(self.scale))
+        highest = law.largest_loss(self._beta(), x)
         return -highest, highest
 
     def _log_failure(self, direction: Direction) -> jax.Array:

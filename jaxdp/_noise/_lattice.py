@@ -30,7 +30,7 @@ from jaxdp._noise._sums import (
 
 
 def _is_shift(x: Any) -> Any:
-    if jnp.result_type(x) == bool:
+    if jnp.issubdtype(jnp.result_type(x), jnp.bool_):
         return False
     floor = jnp.floor if isinstance(x, jax.Array) else np.floor
     return (x >= 1) & (abs(x) < 2.0**53) & (floor(x) == x)

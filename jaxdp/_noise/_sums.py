@@ -182,6 +182,16 @@ def product_up(a: jax.Array, b: jax.Array) -> jax.Array:
     return product + jnp.where(error > 0.0, above - rounded, 0.0)
 
 
+def quotient_up(a: jax.Array, b: jax.Array) -> jax.Array:
+    """a/b > 0 rounded up; exact where it is a float64."""
+    quotient = a / b
+    product, error = exact_product(quotient, b)
+    rounded = jax.lax.stop_gradient(quotient)
+    short = (a - product) - error > 0.0  # exact: a and the product are next to each other
+    above = jnp.nextafter(rounded, jnp.full_like(rounded, jnp.inf))
+    return quotient + jnp.where(jax.lax.stop_gradient(short), above - rounded, 0.0)
+
+
 def log_geometric_tail(log_first: jax.Array, log_second: jax.Array, limit: jax.Array) -> jax.Array:
     """Upper bound on log sum_{k >= 0} f(k) from f(0), f(1), for log-concave or log-convex f.
 
