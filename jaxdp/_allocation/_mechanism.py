@@ -214,11 +214,12 @@ class RandomAllocation(Composition):
         epochs = _checks.concrete("num_epochs", self.num_epochs)
         one = selected is not None and bool(np.all(selected == 1))
         once = one and epochs is not None and bool(np.all(epochs == 1))
-        known = steps is not None and selected is not None
-        even = known and bool(np.all(np.remainder(steps, selected) == 0))
+        even = long = False
+        if steps is not None and selected is not None:
+            even = bool(np.all(np.remainder(steps, selected) == 0))
+            long = bool(np.any(steps > _LONG * selected))
         split = (None, None, None) if even else (None, None)
         object.__setattr__(self, "split", () if once else (None,) if one else split)
-        long = known and bool(np.any(steps > _LONG * selected))
         object.__setattr__(self, "long", (None,) if long else ())
 
     def _in_domain(self) -> jax.Array:

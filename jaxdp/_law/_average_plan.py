@@ -34,6 +34,9 @@ _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
 # What is cut off at the top of X costs delta this fraction; what lies outside the window, that one.
 _TOP = 1e-4
 _WINDOW = 3e-5
+# The same where averages are composed: there the lattice holds all of the law, and is coarser.
+_TOP_OF_WHOLE = 3e-3
+_WINDOW_OF_WHOLE = 1e-3
 # The coarse transforms that find where to look.
 _SIZE = 2048
 _ROUNDS = 6
@@ -220,7 +223,8 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         # delta in units of the largest z e^{-theta z}, what a stray mass 1 would cost
         log_cost = log_value - steps * m.log_norm + theta * (query.y - s * steps)
         log_cost += jnp.log(theta) + 1.0
-        log_mass = jnp.minimum(log_cost + jnp.log(_WINDOW), -2.0)
+        log_window = jnp.log(_WINDOW_OF_WHOLE if whole else _WINDOW)
+        log_mass = jnp.minimum(log_cost + log_window, -2.0)
         log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
         # On the add side large ratios hardly count: they may be moved back, or dropped.
         heavy = jnp.cumsum(jnp.exp(log_weight)[::-1])[::-1] > _WINDOW / steps
@@ -274,7 +278,7 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         bulk = jnp.sqrt(steps * jnp.sum(jnp.exp(log_weight) * off * off))
         waves = jnp.minimum(1.0 + 0.3 * points / (bulk + 1e-300), points)
         error = 2e-14 * (1.0 + steps * moved) * jnp.sqrt(waves)
-        dear = jnp.maximum(jnp.log(error) - log_cost - jnp.log(_WINDOW), 0.0)
+        dear = jnp.maximum(jnp.log(error) - log_cost - log_window, 0.0)
         return chosen, (chosen.width + 2.0 * (high - low)) * jnp.exp(jnp.minimum(dear, 300.0))
 
     plans, size = jax.vmap(try_tilt)(saddle * jnp.asarray(_TRIED))
@@ -352,7 +356,8 @@ def plan(
     largest = jnp.minimum(high, 1.05 * largest)
     if s > 0:
         target = _guess(atoms, steps, total) if log_delta is None else log_delta
-        kept = above > jnp.exp(jnp.maximum(target + jnp.log(_TOP), -690.0))
+        log_top = jnp.log(_TOP_OF_WHOLE if whole else _TOP)
+        kept = above > jnp.exp(jnp.maximum(target + log_top, -690.0))
         largest = jnp.minimum(high, jnp.max(jnp.where(kept, atoms.x, 1.0)) * 1.05)
         atoms = _Atoms(jnp.where(atoms.x <= largest, atoms.log_q, -jnp.inf), atoms.x)
     common = _Choice(atoms, low, largest, steps, whole)

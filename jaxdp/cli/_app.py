@@ -41,6 +41,13 @@ class MethodName(enum.StrEnum):
     NUMERICAL = "numerical"
 
 
+class Scheme(enum.StrEnum):
+    """How records are chosen for batches."""
+
+    POISSON = "poisson"
+    ALLOCATION = "allocation"
+
+
 MechanismOption = Annotated[Mechanism, typer.Option(help="Noise of one step.")]
 SigmaOption = Annotated[
     float | None,
@@ -322,6 +329,13 @@ def audit(
         typer.Option(help="Also write the table, with all digits, as .csv, .parquet or .json."),
     ] = None,
     direction: DirectionOption = Direction.BOTH,
+    scheme: Annotated[
+        Scheme,
+        typer.Option(
+            help="Batches by Poisson sampling, or by random allocation (balls and bins): what"
+            " epsilon would be if each record joined one of round(1/q) steps in every epoch."
+        ),
+    ] = Scheme.POISSON,
 ) -> None:
     """Set certified epsilons beside the reported ones, for every DP-SGD run in a table.
 
@@ -329,7 +343,8 @@ def audit(
     sampling_probability; name labels the rows, further columns are carried to the output. Also
     shown: the sigma that would just meet the reported epsilon. A run "holds" if its reported
     epsilon is at least the certified one, an upper bound that may itself exceed the least
-    possible epsilon: "not confirmed" is no refutation.
+    possible epsilon: "not confirmed" is no refutation. With --scheme allocation, T steps are
+    counted as ceil(T/t) epochs of t = round(1/q) steps, at least floor(T/t).
     """
     with _refusing_bad_input():
         if output is not None:
@@ -343,9 +358,14 @@ def audit(
         )
         with progress:
             task = progress.add_task("runs", total=len(runs))
-            result = _audit.audit(runs, direction.value, lambda rows: progress.advance(task, rows))
+            allocated = scheme == Scheme.ALLOCATION
+            run = _audit.audit_allocation if allocated else _audit.audit
+            result = run(runs, direction.value, lambda rows: progress.advance(task, rows))
         if output is not None:
             _table.write_table(result.table(runs), output)
-    _audit_view.show(runs, result)
+    if isinstance(result, _audit.AllocationAudit):
+        _audit_view.show_allocation(runs, result)
+    else:
+        _audit_view.show(runs, result)
     if output is not None:
         print(f"written: {output}")

@@ -1,6 +1,9 @@
 """What an audit shows on the terminal."""
 
 import math
+from typing import Any
+
+import numpy as np
 
 import calibrate
 from jaxdp.cli import _audit, _display, _table
@@ -66,13 +69,66 @@ def show(runs: _table.Runs, result: _audit.Audit) -> None:
             )
         )
     ]
+    _print_with_verdicts(columns, rows, verdicts)
+    for status in sorted(set(result.status.tolist()) - {calibrate.Status.SOLVED}):
+        count = int((result.status == status).sum())
+        print(f"sigma for reported, {count} rows: {calibrate.Status(status).message}")
+
+
+def show_allocation(runs: _table.Runs, result: _audit.AllocationAudit) -> None:
+    """Print the table for balls-and-bins batches, beside the epsilon for Poisson sampling."""
+    verdicts = result.verdicts(runs)
+    columns = [
+        ("run", "left"),
+        ("steps an epoch", "right"),
+        ("epochs", "right"),
+        ("sigma", "right"),
+        ("delta", "right"),
+        ("reported epsilon", "right"),
+        ("Poisson epsilon", "right"),
+        ("allocation epsilon", "right"),
+        ("and at least", "right"),
+        ("verdict", "left"),
+    ]
+    numbers = (
+        result.steps_per_epoch,
+        result.num_epochs,
+        runs.sigma,
+        runs.delta,
+        runs.reported_epsilon,
+        result.poisson,
+        result.epsilon,
+        result.lower,
+    )
+    rows = [
+        (
+            label or str(index + 1),
+            f"{steps:.0f}",
+            f"{epochs:.4g}",
+            f"{sigma:g}",
+            f"{delta:g}",
+            f"{reported:g}",
+            round_up(poisson, 5),
+            round_up(epsilon, 5),
+            round_down(lower, 5),
+            verdict,
+        )
+        for index, (
+            label,
+            (steps, epochs, sigma, delta, reported, poisson, epsilon, lower),
+            verdict,
+        ) in enumerate(
+            zip(runs.labels, np.stack(numbers, axis=1).tolist(), verdicts.tolist(), strict=True)
+        )
+    ]
+    _print_with_verdicts(columns, rows, verdicts)
+
+
+def _print_with_verdicts(columns: Any, rows: Any, verdicts: np.ndarray) -> None:
     styles = ["green" if verdict == _audit.HOLDS else "yellow" for verdict in verdicts]
     _display.print_table(_display.stdout(), columns, rows, styles)
     holding = int((verdicts == _audit.HOLDS).sum())
     print(
-        f"{len(runs)} runs: the reported epsilon holds for {holding},"
-        f" is not confirmed for {len(runs) - holding}."
+        f"{len(rows)} runs: the reported epsilon holds for {holding},"
+        f" is not confirmed for {len(rows) - holding}."
     )
-    for status in sorted(set(result.status.tolist()) - {calibrate.Status.SOLVED}):
-        count = int((result.status == status).sum())
-        print(f"sigma for reported, {count} rows: {calibrate.Status(status).message}")
