@@ -87,23 +87,29 @@ def _log_sum_exp(exponent: jax.Array) -> jax.Array:
 def _chernoff_edge(
     log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """The distance beyond which Chernoff leaves at most e^log_mass, and the tilt that shows it."""
-    excess = log_mgf - log_mass
-    within = excess <= jnp.maximum(_LARGEST_EXPONENT, jnp.min(excess))
+    """The distance beyond which Chernoff leaves at most e^log_mass, and the tilt that shows it.
+
+    Over the last axis of log_mgf, the tilts'.
+    """
+    excess = log_mgf - log_mass[..., None]
+    least = jnp.min(excess, axis=-1, keepdims=True)
+    within = excess <= jnp.maximum(_LARGEST_EXPONENT, least)
     reach = jnp.where(within, excess / tilts, jnp.inf)
-    nearest = jnp.min(reach)
-    return nearest, jnp.min(jnp.where(reach <= nearest, tilts, jnp.inf))
+    nearest = jnp.min(reach, axis=-1)
+    return nearest, jnp.min(jnp.where(reach <= nearest[..., None], tilts, jnp.inf), axis=-1)
 
 
 def _bulk(weight: jax.Array, centred: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Per term: the deviation without rare large losses, and how far out these begin."""
-    cut = jnp.full(weight.shape[:1], jnp.inf)
-    deviation = jnp.zeros(weight.shape[:1])
-    for _ in range(_BULK_ROUNDS):
-        inside = jnp.where(jnp.abs(centred) < cut[:, None], weight, 0.0)
-        deviation = _coarse(jnp.maximum(jnp.sqrt(jnp.sum(inside * centred**2, axis=-1)), 1e-15))
-        cut = _BULK * deviation
-    return deviation, cut
+
+    def narrow(_, deviation: jax.Array) -> jax.Array:
+        near = jnp.abs(centred) < _BULK * deviation[:, None]
+        square = jnp.sum(jnp.where(near, weight, 0.0) * centred**2, axis=-1)
+        return _coarse(jnp.maximum(jnp.sqrt(square), 1e-15))
+
+    whole = jnp.full(weight.shape[:1], jnp.inf)
+    deviation = lax.fori_loop(0, _BULK_ROUNDS, narrow, whole)
+    return deviation, _BULK * deviation
 
 
 def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array:
@@ -130,15 +136,19 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[0]), axis=-1)
     atoms = atoms._replace(log_p=jnp.where(keep, atoms.log_p, -jnp.inf))
     saddle = _saddle.tilt_for(atoms, centre)
-    deviation = jnp.sqrt(jnp.sum(count * moments(atoms, saddle).variance))
-    for _ in range(2):
-        deviation = jnp.maximum(deviation, 1e-12)
-        grain = 0.25 / _coarse(deviation)
+
+    def lean(_, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        """The deviation at the tilt, and from it the next tilt."""
+        theta, _ = state
+        deviation = jnp.sqrt(jnp.sum(count * moments(atoms, theta).variance))
+        deviation = jnp.maximum(_coarse(deviation), 1e-12)
+        grain = 0.25 / deviation
         theta = grain * jnp.round((saddle - _UNDERTILT / deviation) / grain)
-        theta = jnp.maximum(theta, _coarse(0.05 * saddle))
-        m = moments(atoms, theta)
-        deviation = _coarse(jnp.sqrt(jnp.sum(count * m.variance)))
-    deviation = jnp.maximum(deviation, 1e-12)
+        return jnp.maximum(theta, _coarse(0.05 * saddle)), deviation
+
+    theta, _ = lax.fori_loop(0, 2, lean, (saddle, saddle))
+    m = moments(atoms, theta)
+    deviation = jnp.maximum(_coarse(jnp.sqrt(jnp.sum(count * m.variance))), 1e-12)
     mean = jnp.sum(count * m.mean)
     # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
     margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
@@ -169,16 +179,19 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     tilts = base / deviation
     both = jnp.concatenate([-tilts, tilts])
     total = jnp.sum(count[:, None] * log_mgf(log_p, each * both, centred), axis=0)
-    below, tilt_below = _chernoff_edge(total[: base.size], tilts, log_mass)
-    above, tilt_above = _chernoff_edge(total[base.size :], tilts, log_mass)
+    # Below, above, and above for the law below, where what is wrapped around must not come to lie
+    # beyond epsilon.
+    reaches, chernoff = _chernoff_edge(
+        jnp.stack([total[: base.size], total[base.size :], total[base.size :]]),
+        tilts,
+        log_mass + jnp.log(jnp.array([1.0, 1.0, _WRAPPED])),
+    )
+    below, above, wide = reaches
     # Above, g itself falls like e^{-theta y}, and what is wrapped around comes to lie below.
     low = jnp.minimum(mean - below, centre - 4.0 * deviation)
     high = jnp.minimum(mean + above, centre - (jnp.log(_TOLERANCE) + log_value) / theta)
     high = jnp.maximum(high, low + 8.0 * deviation)
-    # Below, what is wrapped around must not come to lie beyond epsilon.
-    wide, tilt_wide = _chernoff_edge(total[base.size :], tilts, log_mass + jnp.log(_WRAPPED))
     wide = jnp.maximum(high, low + mean + wide - centre + margin)
-    chernoff = jnp.stack([tilt_below, tilt_above, tilt_wide])
     unit = 0.25 * deviation
     window = unit * jnp.stack([jnp.floor(low / unit), jnp.ceil(high / unit), jnp.ceil(wide / unit)])
 
@@ -208,10 +221,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
             ends = lowest[part], highest[part]
             steps.append(FamilyPlan(means[part], anchors[part], ends))
             continue
-        mass = log_mass - jnp.log(outer[i])
-        value = values[int(np.searchsorted(rows, i))]
-        low, tilt_low = _chernoff_edge(value[: base.size], tilts[i], mass)
-        high, tilt_high = _chernoff_edge(value[base.size :], tilts[i], mass)
+        value = values[int(np.searchsorted(rows, i))].reshape(2, base.size)
+        reach, tilt = _chernoff_edge(value, tilts[i], log_mass - jnp.log(outer[i]))
         steps.append(
             StepPlan(
                 means[i],
@@ -220,8 +231,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
                 outer[i],
                 rest[i],
                 (m.mean[i] - means[i], cut[i]),
-                _SIGNS * _coarse(1.04 * (jnp.stack([low, high]) + 0.125 * units[i])),
-                jnp.stack([tilt_low, tilt_high]),
+                _SIGNS * _coarse(1.04 * (reach + 0.125 * units[i])),
+                tilt,
                 (lowest[i], highest[i]),
             )
         )
