@@ -66,7 +66,7 @@ def solve_integer(
       >>> def run(count):
       ...     return jaxdp.Repeated(jaxdp.Gaussian(10.0), count)
       >>> solution = calibrate.solve_integer(run, epsilon=1.0, delta=1e-5)
-      >>> int(solution.value)  # epsilon would be 1.0008 with 8
+      >>> int(solution.value)  # epsilon would be 1.0608 with 8
       7
     """
     check_target(epsilon, delta, direction)
