@@ -81,6 +81,7 @@ def _coarse(x: jax.Array) -> jax.Array:
 
 def _log_sum_exp(exponent: jax.Array) -> jax.Array:
     top = jnp.max(exponent, axis=-1)
+    top = jnp.where(jnp.isfinite(top), top, 0.0)
     return top + jnp.log(jnp.sum(jnp.exp(exponent - top[..., None]), axis=-1))
 
 
@@ -178,7 +179,12 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     each = jnp.ones((count.shape[0], 1))
     tilts = base / deviation
     both = jnp.concatenate([-tilts, tilts])
-    total = jnp.sum(count[:, None] * log_mgf(log_p, each * both, centred), axis=0)
+    bulk, cut = _bulk(jnp.exp(log_p), centred)
+    rare = jnp.abs(centred) >= cut[:, None]
+    # (`_compose` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
+    most = log_mgf(jnp.where(rare, -jnp.inf, log_p), each * both, centred)
+    some = log_mgf(jnp.where(rare, log_p, -jnp.inf), each * both, centred)
+    total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)
     # Below, above, and above for the law below, where what is wrapped around must not come to lie
     # beyond epsilon.
     reaches, chernoff = _chernoff_edge(
@@ -195,14 +201,13 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     unit = 0.25 * deviation
     window = unit * jnp.stack([jnp.floor(low / unit), jnp.ceil(high / unit), jnp.ceil(wide / unit)])
 
-    bulk, cut = _bulk(jnp.exp(log_p), centred)
     whole = jnp.round(used)
     single = (window[1] - window[0]) / size < bulk / _BULK_POINTS
     inner = jnp.where(single, whole, jnp.maximum(jnp.floor(jnp.sqrt(whole)), 1.0))
     cut = jnp.where(single, jnp.inf, cut)
     outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
     rest = whole - inner * outer
-    kept = jnp.where(jnp.abs(centred) < cut[:, None], log_p, -jnp.inf)
+    kept = jnp.where(jnp.abs(centred) >= cut[:, None], -jnp.inf, log_p)
     units = jnp.sqrt(inner) * bulk
     tilts = base / units[:, None]
     # Moving the centre moves the middle of the inner fold, by an eighth of its deviation at most.
