@@ -13,6 +13,7 @@ from jaxdp._mechanisms import Average, Mechanism, _curve
 
 StepTerm = Callable[[Any, Any], _law.Term]
 _ESTIMATE_SIZE = 2048
+_POINTS = {1: 8192, -1: 16384}  # of the composition: the bound below needs more
 
 
 def has_average(m: Mechanism) -> bool:
@@ -116,7 +117,11 @@ def log_delta(
         )
         return tuple(
             _law.log_delta_bounds(
-                _terms(m, as_term, aim, d, side, size), epsilon, direction=d, sides=(side,)
+                _terms(m, as_term, aim, d, side, size),
+                epsilon,
+                direction=d,
+                sides=(side,),
+                size=_POINTS[side],
             )[0]
             for side in sides
         )
@@ -152,6 +157,7 @@ def epsilon(
                 log_delta=log_target,
                 direction=d,
                 sides=(side,),
+                size=_POINTS[side],
             )[0]
             for side in sides
         )

@@ -364,3 +364,34 @@ with tempfile.TemporaryDirectory() as folder:
     row = done.stdout.splitlines()[1].split()
     assert row[0] == name
     assert row[-1] == "holds"
+
+
+def test_allocation_scheme_counts_whole_epochs(monkeypatch, tmp_path):
+    """Breaks when steps left over are not counted, or counted below, or the columns are mixed."""
+    monkeypatch.setattr(_audit, "_FINE", jaxdp.Numerical(grid_size=4096))
+    rows = ("a,0.25,2.0,10,1e-5,3.0", "b,0.25,2.0,3,1e-5,0.01", GOOD)
+    table, path = write(tmp_path / "t.csv", HEADER, *rows), tmp_path / "o.json"
+    result = invoke(
+        "audit", table, "--scheme", "allocation", "--direction", "remove", "--output", path
+    )
+    assert result.exit_code == 0, result.output
+    partial, short, full = json.loads(path.read_text(encoding="utf-8"))
+    assert (partial["steps_per_epoch"], partial["num_epochs"]) == (4, 2.5)
+    with jax.enable_x64(True):
+        # two and three epochs, through the program that the command has compiled
+        m = _audit.allocated_steps(*(np.array(x, float) for x in ([2] * 4, [4] * 4, [2, 2, 3, 3])))
+        found = jaxdp.epsilon_bounds(
+            m, np.full(4, 1e-5), direction="remove", method=jaxdp.Numerical(4096)
+        )
+        one = jaxdp.epsilon(jaxdp.Gaussian(2.0), 1e-5)
+        exact = jaxdp.epsilon(jaxdp.Repeated(jaxdp.Gaussian(50.0), 10), 1e-5)
+    low, high = partial["allocation_epsilon_lower_bound"], partial["allocation_epsilon"]
+    assert low <= float(found[1][0]) < float(found[0][2]) <= high
+    assert high < 1.05 * low * np.sqrt(3 / 2)
+    # one epoch at most, and perhaps nothing of it: a record may not yet have joined
+    assert short["allocation_epsilon_lower_bound"] == 0.0
+    assert 0.3 * float(one) < short["allocation_epsilon"] < float(one)
+    assert short["verdict"] == "not confirmed"
+    assert full["allocation_epsilon"] == full["poisson_epsilon"]
+    assert full["allocation_epsilon"] == pytest.approx(float(exact), rel=1e-9)
+    assert "3 runs: the reported epsilon holds for 2" in result.stdout
