@@ -133,9 +133,14 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     centre, log_answer = _saddle.estimate(atoms, epsilon, log_delta)
     # Losses so large that P hardly sees them go to infinity.
     allowed = jnp.log(_TOLERANCE) + log_answer - jnp.log(used)[:, None]
-    keep = _saddle.above(atoms) > jnp.exp(jnp.maximum(allowed, -700.0))
+    above = _saddle.above(atoms)
+    keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
     highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[0]), axis=-1)
-    atoms = atoms._replace(log_p=jnp.where(keep, atoms.log_p, -jnp.inf))
+    log_p = jnp.where(keep, atoms.log_p, -jnp.inf)
+    # The last cell that is kept may hold a good part of the tilted law: it counts with its end.
+    last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
+    loss = atoms.loss.at[:, :-1].set(jnp.where(last, edges, atoms.loss[:, :-1]))
+    atoms = atoms._replace(log_p=log_p, loss=loss)
     saddle = _saddle.tilt_for(atoms, centre)
 
     def lean(_, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
