@@ -169,7 +169,7 @@ def nodes(beta: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 # --- masses -------------------------------------------------------------------------------------
 
-_MASS_NODES = 128
+_MASS_NODES = 384
 
 
 def log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
@@ -183,14 +183,18 @@ def log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
     a = jnp.maximum(jnp.maximum(low, -high), 0.0)
     a = jax.lax.stop_gradient(jnp.minimum(a, 1e150))
     shape = jax.lax.stop_gradient(beta)
-    top = 0.5 * (shape + jnp.sqrt(shape * shape + a * a))
+    peak = 0.5 * (shape + jnp.sqrt(shape * shape + a * a))
+    # below beta = 1/2 a short interval next to 0 has its mass at g of about its length squared
+    far = jax.lax.stop_gradient(jnp.maximum(jnp.abs(low), jnp.abs(high)))
+    square = jnp.maximum(far * far, 1e-290)
+    top = jnp.where((shape < 0.5) & (square < peak), square, peak)
     other = 0.25 * a * a / top
 
     def spread(y):
         return y + jnp.sqrt(2.0 * y)
 
-    y_top, y_other = _FALL / top, _FALL / jnp.maximum(other, 1e-300)
-    right = jnp.log1p(spread(y_top))
+    y_top, y_other = _FALL / peak, _FALL / jnp.maximum(other, 1e-300)
+    right = jnp.log1p(spread(y_top)) + jnp.log(peak / top)
     left = jnp.minimum(spread(y_top), jnp.log1p(spread(y_other)))
     core = jnp.minimum((left + right) / 8.0, 2.0)
     start, end = -jnp.arcsinh(left / core), jnp.arcsinh(right / core)
@@ -207,12 +211,16 @@ def log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
 def log_masses(
     lo: jax.Array, hi: jax.Array, beta: jax.Array, x: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """log Q and log P of {lo < L <= hi}, elementwise; the loss is antisymmetric about x/2."""
+    """log Q and log P of {lo < L <= hi}, elementwise; the loss is antisymmetric about x/2.
+
+    Large losses live next to x, where P = f(y - x) is exact in the offset y - x but Q is lost in
+    the digits of x: it is kept between P e^-hi and P e^-lo.
+    """
     lo, hi = jnp.broadcast_arrays(lo, hi)
     frozen_beta, frozen_x = jax.lax.stop_gradient((beta, x))
     levels = jnp.abs(jax.lax.stop_gradient(jnp.stack([lo, hi])))
     first, second = _positions(levels, frozen_beta, frozen_x)
-    zero = 0.5 * frozen_x, jnp.asarray(jnp.inf)  # {L > 0} is y > x/2
+    zero = -0.5 * frozen_x, jnp.asarray(jnp.inf)  # {L > 0} is y > x/2
 
     def mass(start, stop, at):
         """Of {start < L <= stop} for start, stop >= 0 that are ends where at, else 0."""
@@ -222,8 +230,13 @@ def log_masses(
         ]
         (low, top), (low_stop, top_stop) = ends
         edges = jnp.stack([low, top_stop]), jnp.stack([low_stop, top])
-        moved = jnp.stack([jnp.zeros_like(x), x]).reshape((2, 1) + (1,) * low.ndim)
-        return _special.logsumexp(log_interval(beta, edges[0] - moved, edges[1] - moved), axis=1)
+        moved = jnp.stack([x, jnp.zeros_like(x)]).reshape((2, 1) + (1,) * low.ndim)
+        parts = log_interval(beta, edges[0] + moved, edges[1] + moved)
+        log_q, log_p = _special.logsumexp(parts, axis=1)
+        least, most = (
+            jnp.where(there, levels[i], 0.0) for i, there in zip((start, stop), at, strict=True)
+        )
+        return jnp.clip(log_q, log_p - most, log_p - least), log_p
 
     right = mass(0, 1, (lo > 0.0, hi > 0.0))
     left = mass(1, 0, (hi < 0.0, lo < 0.0))  # mirrored: P and Q trade places
@@ -234,7 +247,7 @@ _TABLE, _STEPS = 1024, 6
 
 
 def _positions(level, beta, x):
-    """{L > level} = (x - d, x + e) for level >= 0: its ends, infinite ones where there are none.
+    """{L > level} = (x - d, x + e), level >= 0: -d and e, infinite where there is no such end.
 
     The loss is monotone in the log distance t from x on either side. A table of it brackets every
     crossing; Newton's method, kept in the bracket, then doubles the digits six times.
@@ -274,8 +287,11 @@ def _positions(level, beta, x):
         return jnp.where(wanted > keys[-1], t[i][-1], jnp.where(wanted < keys[0], t[i][0], root))
 
     infinite = jnp.asarray(jnp.inf)
-    inside = x - jnp.exp(side(0, jnp.asarray(True)))
-    outside = x + jnp.exp(side(1, ~concave))
+    inside = -jnp.exp(side(0, jnp.asarray(True)))
+    outside = jnp.exp(side(1, ~concave))
     first = jnp.where(top > flat, inside, jnp.where(concave & (flat < x), outside, infinite))
-    second = jnp.where(concave | (flat < x) | (top <= flat), infinite, outside)
+    second = jnp.where(concave | (flat < x), infinite, outside)
+    # where the loss peaks at x below the level, the set shrinks to the point x
+    none = ~concave & (top <= flat)
+    first, second = jnp.where(none, 0.0, first), jnp.where(none, 0.0, second)
     return first.reshape(level.shape), second.reshape(level.shape)
