@@ -41,12 +41,16 @@ def cyclic_power(
     others = jnp.concatenate([jnp.zeros((1,)), law[1:]])
     moved = jnp.sum(others)
     change = jnp.fft.rfft(others - moved * (jnp.arange(size) == 0))
-    square = jnp.maximum(2.0 * change.real + change.real**2 + change.imag**2, -1.0 + 1e-280)
-    magnitude = 0.5 * jnp.log1p(square)
+    # log |z|: through |z|^2 - 1 where that is small, which keeps its digits, else directly.
+    square = 2.0 * change.real + change.real**2 + change.imag**2
+    norm = (1.0 + change.real) ** 2 + change.imag**2
+    direct = square < -0.5
+    near, far = jnp.where(direct, 0.0, square), jnp.where(direct, jnp.maximum(norm, 1e-60), 1.0)
+    magnitude = 0.5 * jnp.where(direct, jnp.log(far), jnp.log1p(near))
     if spread is not None:
         wave = 1.0 - jnp.cos(2.0 * jnp.pi / size * jnp.arange(size // 2 + 1))
         magnitude = jnp.minimum(magnitude + spread * wave, 0.0)
-    some = square > -1.0 + 1e-28  # atan2 has no gradient at 0
+    some = norm > 1e-60  # atan2 has no gradient at 0
     real = jnp.where(some, 1.0 + change.real, 1.0)
     angle = jnp.arctan2(jnp.where(some, change.imag, 0.0), real)
     radius = jnp.exp(jnp.maximum(count * magnitude, -700.0))

@@ -34,7 +34,7 @@ _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
 # What is cut off at the top of X costs delta this fraction; what lies outside the window, that one.
 _TOP = 1e-4
 _WINDOW = 3e-5
-# The same where averages are composed: there the lattice holds all of the law, and is coarser.
+# The same where averages are composed and read at large ratios: there the lattice is coarser.
 _TOP_OF_WHOLE = 3e-3
 _WINDOW_OF_WHOLE = 1e-3
 # The coarse transforms that find where to look.
@@ -223,7 +223,7 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         # delta in units of the largest z e^{-theta z}, what a stray mass 1 would cost
         log_cost = log_value - steps * m.log_norm + theta * (query.y - s * steps)
         log_cost += jnp.log(theta) + 1.0
-        log_window = jnp.log(_WINDOW_OF_WHOLE if whole else _WINDOW)
+        log_window = jnp.log(_WINDOW_OF_WHOLE if whole and s > 0 else _WINDOW)
         log_mass = jnp.minimum(log_cost + log_window, -2.0)
         log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
         # On the add side large ratios hardly count: they may be moved back, or dropped.

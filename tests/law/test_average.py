@@ -164,6 +164,14 @@ def test_small_deltas_stay_tight():
             assert 0.0 < low <= high < 1.005 * low
 
 
+def test_smooth_laws_stay_tight():
+    """Breaks if a transform that vanishes counts as infinite rounding."""
+    for sigma, steps, delta in ((5.0, 1e6, 1e-10), (10.0, 1e5, 1e-8)):
+        for direction in ("remove", "add"):
+            low, high = epsilons(direction, 65536)(sigma, steps, delta)
+            assert 0.0 < low <= high < 1.01 * low
+
+
 def _curve(law, s, points):
     x = np.asarray(law.lattice.anchor + law.lattice.spacing * law.positions)
     gain = np.maximum(s * x[:, None] - points[None, :], 0.0)

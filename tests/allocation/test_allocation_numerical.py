@@ -1,0 +1,115 @@
+"""The numerical law of random allocation through the public functions."""
+
+import jax
+import numpy as np
+import pytest
+
+import calibrate
+import jaxdp
+from jaxdp import _numerical_average
+
+# sigma, t: epsilon at 1e-6, remove and add, by a contour integral
+TRUTHS = np.array(
+    [
+        (1.0, 1e3, 0.171729, 0.149431),
+        (2.0, 1e4, 0.0170629, 0.0170331),
+        (0.5, 1e2, 6.393640, 1.481442),
+    ]
+)
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_brackets_contain_the_truth_and_other_bounds_lie_above(direction):
+    """Breaks when the law as the queries use it is not that of the mechanism, or is wide."""
+    sigma, steps, *exact = TRUTHS.T
+    exact = exact[direction == "add"]
+    m = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), steps)
+    low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, 1e-6, direction=direction))
+    assert (low <= exact * (1 + 2e-5)).all()
+    assert (high >= exact * (1 - 2e-5)).all()
+    assert (high - low < 5e-3 * high).all()
+    orders = jaxdp.Renyi(orders=(2.0, 4.0, 8.0, 16.0, 32.0, 64.0))
+    assert (low <= np.asarray(jaxdp.epsilon(m, 1e-6, direction=direction, method=orders))).all()
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_ten_of_a_thousand(direction):
+    """Breaks when the composition of averages is not tight in either direction."""
+    m = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), 1000, 10)
+    low, high = (float(x) for x in jaxdp.epsilon_bounds(m, 1e-6, direction=direction))
+    known = 1.964 if direction == "remove" else 1.750
+    assert 0.995 * known < low <= high < 1.005 * known
+    assert high - low < 5e-3 * high
+
+
+def test_known_structure():
+    """Breaks when blocks that cannot occur are computed, or long ones take the coarse lattice."""
+    g = jaxdp.Gaussian(1.0)
+    assert len(jaxdp.RandomAllocation(g, 1000, 10)._terms()) == 1
+    assert len(jaxdp.RandomAllocation(g, 1003, 10)._terms()) == 2
+    sizes = [
+        _numerical_average._size(jaxdp.RandomAllocation(g, t, k), None)
+        for t, k in ((1e4, 1), (1e6, 1), (1e6, 100))
+    ]
+    assert sizes == [16384, 65536, 16384]
+    # leaves put by hand where k is known to divide t, and does not
+    m = jaxdp.RandomAllocation(g, 10, 5)
+    broken = jax.tree.map(lambda x: x + (np.asarray(x) == 10), m)
+    assert bool(m._in_domain())
+    assert not bool(broken._in_domain())
+
+
+def test_gradients_are_difference_quotients():
+    """Breaks when the derivative with respect to sigma or real t, in the add direction, is not."""
+
+    def upper(sigma, steps):
+        m = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), steps)
+        return jaxdp.epsilon(m, 1e-6, direction="add")
+
+    slopes = jax.grad(upper, (0, 1))(1.0, 1000.0)
+    near = np.array([(0.98, 1000.0), (1.02, 1000.0), (1.0, 970.0), (1.0, 1030.0)])
+    values = np.asarray(upper(near[:, 0], near[:, 1]))
+    assert float(slopes[0]) == pytest.approx((values[1] - values[0]) / 0.04, rel=0.02)
+    assert float(slopes[1]) == pytest.approx((values[3] - values[2]) / 60.0, rel=0.02)
+
+
+def test_calibration_of_sigma():
+    """Breaks when the noise found does not meet the target, or much less noise does."""
+
+    def run(sigma):
+        return jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), 1000)
+
+    found = calibrate.solve(run, epsilon=0.5, delta=1e-6, direction="remove")
+    assert int(found.status) == 0
+    sigma = float(found.value) * np.array([1.0, 0.995])
+    low, high = (np.asarray(x) for x in jaxdp.delta_bounds(run(sigma), 0.5, direction="remove"))
+    assert high[0] <= 1e-6
+    assert low[1] > 1e-6
+
+
+def test_calibration_of_steps_and_selected():
+    """Breaks when the integer is not the last that meets the target."""
+
+    def of_steps(steps):
+        return jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), steps)
+
+    def of_selected(selected):
+        return jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), 1000, selected)
+
+    common = {"delta": 1e-6, "direction": "remove"}
+    found = calibrate.solve_integer(of_steps, epsilon=0.25, bracket=(1, 10_000), **common)
+    steps = float(found.value)
+    # The lower bound of one step fewer shows that it would not do, up to the bracket's width.
+    deltas = jaxdp.delta_bounds(of_steps(np.array([steps, 0.99 * steps])), 0.25, direction="remove")
+    assert float(deltas[1][0]) <= 1e-6 < float(deltas[0][1])
+    method = jaxdp.Renyi(orders=(4.0, 8.0, 16.0))
+    found = calibrate.solve_integer(
+        of_selected, epsilon=3.0, bracket=(1, 1000), method=method, **common
+    )
+    selected = int(found.value)
+    assert 1 < selected < 1000
+    reached = [
+        float(jaxdp.epsilon(of_selected(float(k)), 1e-6, direction="remove", method=method))
+        for k in (selected, selected + 1)
+    ]
+    assert reached[0] <= 3.0 < reached[1]
