@@ -12,10 +12,10 @@ import optax
 from jax.typing import ArrayLike
 
 from calibrate._minimize import descend
-from calibrate._solve import Status, check_target, excess_over_target
+from calibrate._solve import Status, check_target, excess_over_target, solve_row
 from jaxdp import _answers, _checks, _conversions, _roots, _x64
 from jaxdp._mechanisms import Gaussian, PoissonSampled, Schedule
-from jaxdp._methods import Method, check_method
+from jaxdp._methods import Method, Numerical, check_method
 from jaxdp.training import _moments
 
 # Integer orders: their moments are short sums. Between them moments are interpolated.
@@ -25,6 +25,7 @@ _ORDERS = tuple(
 _BETWEEN = 4
 _STEPS_AT_A_TIME = 64
 _MARGIN = 1e-11  # of epsilon, for a re-evaluation
+_LEAST_SCALE = 0.25  # of the noise that moments ask for: the engine needs some 0.9
 
 
 @jax.tree_util.register_dataclass
@@ -85,9 +86,10 @@ def schedule(
       args: PyTrees of arrays passed to the objective.
       optimizer: any optax.GradientTransformation over the log parameters; optax.lbfgs() by
         default.
-      method: how sampled runs are bounded: None for Rényi moments at integer orders (interpolated
-        between; cheap), or any method that answers for a `jaxdp.Schedule`. Runs without
-        sampling are exact.
+      method: how sampled runs are bounded: None searches by Rényi moments at integer orders
+        (interpolated between; cheap) and then takes what the numerical engine leaves of the
+        noise; any other method that answers for a `jaxdp.Schedule` is used throughout (numerical:
+        the least noise, seconds for every iteration). Runs without sampling are exact.
       max_steps: most optimiser steps; the search stops by itself when the loss stops falling.
 
     Returns:
@@ -172,13 +174,21 @@ def _learn(options, sigma, rate, epsilon, delta, max_steps, args):
 
     theta = descend(loss, theta, optimizer, max_steps, reachable)
     sigma, q = parameters(theta, start)
-    if single:  # more noise and fewer records: more private still
-        sigma = _x64.rounded(sigma, "up", jnp.float32).astype(jnp.float64)
-        q = _x64.rounded(q, "down", jnp.float32).astype(jnp.float64)
     if sampled and method is None:
         achieved = _least_delta(_moments_of(sigma, q), epsilon)
     else:
         achieved = _answers.delta(_run(sigma, q, sampled), epsilon, "both", method)
+    if sampled and method is None:
+        # The moments shaped the schedule; how much of it is needed, the engine knows better.
+        found = solve_row(
+            epsilon, delta, (sigma, q), _LEAST_SCALE, 1.0, _scaled, "both", True, Numerical()
+        )
+        tighter = reachable & (found[5] == Status.SOLVED)
+        sigma *= jnp.where(tighter, found[0], 1.0)
+        achieved = jnp.where(tighter, found[4], achieved)
+    if single:  # more noise and fewer records: more private still
+        sigma = _x64.rounded(sigma, "up", jnp.float32).astype(jnp.float64)
+        q = _x64.rounded(q, "down", jnp.float32).astype(jnp.float64)
     value = objective(sigma, q, *args)
     ok = reachable & jnp.all(jnp.isfinite(sigma)) & (achieved <= delta) & jnp.isfinite(value)
     status = jnp.where(ok, Status.SOLVED, Status.INFEASIBLE)
@@ -192,6 +202,10 @@ def _learn(options, sigma, rate, epsilon, delta, max_steps, args):
         ]
         return *cast, status
     return sigma, q, value, epsilon, achieved, status
+
+
+def _scaled(scale, sigma, q):
+    return _run(scale * sigma, q, True)
 
 
 def _run(sigma, q, sampled):

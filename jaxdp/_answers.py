@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _checks, _divergences, _numerical, _roots
+from jaxdp import _checks, _divergences, _law, _numerical, _roots
 from jaxdp._allocation import _poisson
 from jaxdp._mechanisms import Direction, Mechanism, _curve
 from jaxdp._methods import (
@@ -82,18 +82,9 @@ def log_deltas(
 
     def one(d: str) -> tuple[jax.Array, ...]:
         bounds = _log_delta(m, epsilon, d, chosen, sides)
-        if isinstance(chosen, Analytic):
+        if isinstance(chosen, (Analytic, Numerical)):
             return bounds
-        # No loss lies beyond the largest one (its sum over steps may be rounded down), so that
-        # delta <= 1 - e^{epsilon - largest}.
-        largest = max_loss(m, d) * (1.0 + 1e-14)
-        beyond = epsilon >= largest
-        gap = jnp.where(beyond | jnp.isposinf(largest), -1.0, epsilon - largest)
-        cap = jnp.where(jnp.isposinf(largest), 0.0, jnp.log(-jnp.expm1(gap)) + 1e-14)
-        return tuple(
-            jnp.where(beyond, -jnp.inf, jnp.minimum(bound, cap) if side >= 0 else bound)
-            for bound, side in zip(bounds, sides, strict=True)
-        )
+        return _law.cap_log_deltas(bounds, sides, epsilon, _curve.largest_loss(m, d))
 
     values = _worst(m, direction, chosen, one)
     return tuple(jnp.where(m._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
@@ -119,14 +110,9 @@ def delta(
     return _divergences.exp_up(log_delta(m, epsilon, direction, method))
 
 
-def _max_loss(m: Mechanism, d: Direction) -> jax.Array:
-    low, high = m._loss_range()
-    return jnp.where(m._log_failure(d) > -jnp.inf, jnp.inf, high if d == "remove" else -low)
-
-
 def max_loss(m: Mechanism, direction: str) -> jax.Array:
     """The max divergence D_inf, which is the pure-DP epsilon."""
-    return _curve.worst(m, direction, lambda d: (_max_loss(m, d),))[0]
+    return _curve.worst(m, direction, lambda d: (_curve.largest_loss(m, d),))[0]
 
 
 def _exact_epsilon(
@@ -175,12 +161,17 @@ def epsilons(
     chosen = resolve(m, method)
     pure = delta == 0.0
     log_target = jnp.log(jnp.where(pure, 0.5, delta))
-    values = _worst(m, direction, chosen, lambda d: _epsilon(m, log_target, d, chosen, sides))
+
+    def one(d: str) -> tuple[jax.Array, ...]:
+        found = _epsilon(m, log_target, d, chosen, sides)
+        if isinstance(chosen, Numerical):  # which takes both directions at once
+            return found
+        return tuple(jnp.minimum(e, _curve.largest_loss(m, d)) for e in found)
+
+    values = _worst(m, direction, chosen, one)
     least = max_loss(m, direction)
     inside = m._in_domain() & _checks.DELTA.contains(delta)
-    return tuple(
-        jnp.where(inside, jnp.where(pure, least, jnp.minimum(v, least)), jnp.nan) for v in values
-    )
+    return tuple(jnp.where(inside, jnp.where(pure, least, v), jnp.nan) for v in values)
 
 
 def renyi(
@@ -209,7 +200,7 @@ def renyi_of_orders(m: Mechanism, orders: Orders, direction: str, largest: int) 
         rate = _curve.rate_function(m, d, largest)
         finite = alphas * jax.vmap(rate)(alphas if d == "remove" else 1.0 - alphas)
         finite = jnp.where(m._log_failure(d) > -jnp.inf, jnp.inf, finite)
-        return (jnp.where(infinite, _max_loss(m, d), finite),)
+        return (jnp.where(infinite, _curve.largest_loss(m, d), finite),)
 
     value = _curve.worst(m, direction, one)[0]
     return jnp.where(m._in_domain() & (orders.values >= 1.0), value, jnp.nan)

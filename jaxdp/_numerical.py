@@ -1,6 +1,9 @@
 """Mechanisms to the numerical engine: which laws are composed, and how many times."""
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -71,6 +74,25 @@ def _default_size(terms: _law.Terms, sides: tuple[int, ...]) -> int:
     return (_TWO_SIDED if -1 in sides else _ONE_SIDED) << finer
 
 
+def _largest(m: Mechanism) -> tuple[jax.Array, jax.Array]:
+    """The largest losses, for remove and for add."""
+    return _curve.largest_loss(m, "remove"), _curve.largest_loss(m, "add")
+
+
+def _over(
+    direction: str,
+    bounds: Callable[[Any, jax.Array], tuple[jax.Array, ...]],
+    largest: tuple[jax.Array, jax.Array],
+) -> tuple[jax.Array, ...]:
+    """The bounds of the direction, the larger ones for both."""
+    each = [
+        bounds(d, end)
+        for d, end in zip(("remove", "add"), largest, strict=True)
+        if direction in (d, "both")
+    ]
+    return tuple(functools.reduce(jnp.maximum, side) for side in zip(*each, strict=True))
+
+
 def log_delta(
     m: Mechanism,
     epsilon: jax.Array,
@@ -79,12 +101,20 @@ def log_delta(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta, below (-1) or above (+1)."""
+    largest = _largest(m)
     if _numerical_average.has_average(m):
-        bounds = _numerical_average.log_delta(m, epsilon, direction, sides, grid_size, _term)
-        return _safe(bounds, sides, -jnp.inf, 0.0)
+
+        def average(d: Any, end: jax.Array) -> tuple[jax.Array, ...]:
+            bounds = _numerical_average.log_delta(m, epsilon, d, sides, grid_size, _term)
+            bounds = _safe(bounds, sides, -jnp.inf, 0.0)
+            return _law.cap_log_deltas(bounds, sides, epsilon, end)
+
+        return _over(direction, average, largest)
     terms = terms_of(m)
     size = grid_size or _default_size(terms, sides)
-    bounds = _law.log_delta_bounds(terms, epsilon, direction=direction, sides=sides, size=size)
+    bounds = _law.log_delta_bounds(
+        terms, epsilon, direction=direction, sides=sides, size=size, largest=largest
+    )
     return _safe(bounds, sides, -jnp.inf, 0.0)
 
 
@@ -96,13 +126,18 @@ def epsilon(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at log delta."""
+    largest = _largest(m)
     if _numerical_average.has_average(m):
-        bounds = _numerical_average.epsilon(m, log_target, direction, sides, grid_size, _term)
-        return _safe(bounds, sides, 0.0, jnp.inf)
+
+        def average(d: Any, end: jax.Array) -> tuple[jax.Array, ...]:
+            bounds = _numerical_average.epsilon(m, log_target, d, sides, grid_size, _term)
+            return tuple(jnp.minimum(e, end) for e in _safe(bounds, sides, 0.0, jnp.inf))
+
+        return _over(direction, average, largest)
     terms = terms_of(m)
     size = grid_size or _default_size(terms, sides)
     bounds = _law.epsilon_bounds(
-        terms, log_delta=log_target, direction=direction, sides=sides, size=size
+        terms, log_delta=log_target, direction=direction, sides=sides, size=size, largest=largest
     )
     return _safe(bounds, sides, 0.0, jnp.inf)
 

@@ -126,10 +126,9 @@ def test_learned_dp_sgd_beats_the_best_constant_noise():
             m = jaxdp.PoissonSampled(
                 jaxdp.Gaussian(np.asarray(found.sigma)), np.asarray(found.sampling_probability)
             )
-            orders = np.linspace(4.0, 16.0, 25)
-            rdp = jaxdp.renyi(jaxdp.Schedule(m), orders, direction="remove")
-            reached = float(jaxdp.renyi_to_epsilon(rdp, orders, 1e-5).min())
-        assert 1.95 < reached <= 2.0  # more orders than the calibration has
+            low, high = jaxdp.epsilon_bounds(jaxdp.Schedule(m), 1e-5)
+        assert 1.997 < low <= 2.0  # the target is not missed, and nearly used up
+        assert high <= 2.002
     # steps that matter less get more noise
     noise = np.asarray(learned.sigma)
     assert noise[:5].min() > 1.5 * noise[-5:].max()

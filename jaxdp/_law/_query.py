@@ -105,6 +105,28 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     return jnp.where(reachable, answer, side * jnp.inf)
 
 
+def cap_log_deltas(
+    bounds: tuple[jax.Array, ...], sides: tuple[int, ...], epsilon: jax.Array, largest: jax.Array
+) -> tuple[jax.Array, ...]:
+    """With no loss beyond the largest one, delta <= 1 - e^{epsilon - largest}, and 0 from there on.
+
+    (A sum of largest losses over steps may have been rounded down.)
+    """
+    largest = jnp.asarray(largest, jnp.float64) * (1.0 + 1e-14)
+    beyond = epsilon >= largest
+    bounded = largest < jnp.inf
+    gap = jnp.where(beyond | ~bounded, -1.0, epsilon - jnp.where(bounded, largest, 0.0))
+    cap = jnp.where(bounded, jnp.log(-jnp.expm1(gap)) + 1e-14, 0.0)
+    return tuple(
+        jnp.where(beyond, -jnp.inf, jnp.minimum(bound, cap) if side >= 0 else bound)
+        for bound, side in zip(bounds, sides, strict=True)
+    )
+
+
+def _of(largest: tuple[ArrayLike, ArrayLike], flip: jax.Array) -> jax.Array:
+    return jnp.where(flip, largest[1], largest[0])
+
+
 def log_delta_bound(
     terms: Terms,
     epsilon: ArrayLike,
@@ -124,13 +146,18 @@ def log_delta_bounds(
     direction: Direction = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
+    largest: tuple[ArrayLike, ArrayLike] = (jnp.inf, jnp.inf),
 ) -> tuple[jax.Array, ...]:
-    """Certified bounds on log delta at a real epsilon, one for each of `sides` (-1 below, +1)."""
+    """Certified bounds on log delta at a real epsilon, one for each of `sides` (-1 below, +1).
+
+    `largest` holds the largest possible loss of the composition, for remove and for add.
+    """
     epsilon = jnp.asarray(epsilon, jnp.float64)
 
-    def answer(terms: Terms) -> tuple[jax.Array, ...]:
+    def answer(terms: Terms, flip: jax.Array) -> tuple[jax.Array, ...]:
         chosen = plan(terms, epsilon, None, size)
-        return tuple(_log_delta(compose(terms, chosen, size, s), epsilon, s) for s in sides)
+        bounds = tuple(_log_delta(compose(terms, chosen, size, s), epsilon, s) for s in sides)
+        return cap_log_deltas(bounds, sides, epsilon, _of(largest, flip))
 
     return over_directions(terms, direction, answer)
 
@@ -151,7 +178,7 @@ def loss_law(
     known from `floor` on.
     """
 
-    def answer(terms: Terms) -> tuple[jax.Array, ...]:
+    def answer(terms: Terms, _: jax.Array) -> tuple[jax.Array, ...]:
         chosen = plan(terms, None, log_delta, size)
         law = compose(terms, chosen, size, side)
         start = law.start + side * law.shift
@@ -182,7 +209,7 @@ def log_delta_estimate(
 ) -> jax.Array:
     """log delta at epsilon to a few percent: no bound, but two orders of magnitude cheaper."""
     epsilon = jnp.asarray(epsilon, jnp.float64)
-    return over_directions(terms, direction, lambda terms: (saddle_point(terms, epsilon),))[0]
+    return over_directions(terms, direction, lambda terms, _: (saddle_point(terms, epsilon),))[0]
 
 
 def epsilon_bounds(
@@ -193,19 +220,22 @@ def epsilon_bounds(
     direction: Direction = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
+    largest: tuple[ArrayLike, ArrayLike] = (jnp.inf, jnp.inf),
 ) -> tuple[jax.Array, ...]:
-    """Certified bounds on epsilon >= 0 at delta, one for each of `sides`, -1 below, +1 above."""
+    """Certified bounds on epsilon >= 0 at delta, one for each of `sides`, -1 below, +1 above.
+
+    `largest` holds the largest possible loss of the composition, for remove and for add.
+    """
     if log_delta is None:
         log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
     log_delta = jnp.asarray(log_delta, jnp.float64)
 
-    def answer(terms: Terms) -> tuple[jax.Array, ...]:
+    def answer(terms: Terms, flip: jax.Array) -> tuple[jax.Array, ...]:
         chosen = plan(terms, None, log_delta, size)
-        return tuple(
-            jnp.maximum(
-                _epsilon(compose(terms, chosen, size, s), log_delta, chosen.epsilon, s), 0.0
-            )
-            for s in sides
+        laws = [compose(terms, chosen, size, s) for s in sides]
+        found = (
+            _epsilon(law, log_delta, chosen.epsilon, s) for law, s in zip(laws, sides, strict=True)
         )
+        return tuple(jnp.clip(e, 0.0, _of(largest, flip)) for e in found)
 
     return over_directions(terms, direction, answer)

@@ -77,14 +77,17 @@ def orient_one(term: Term, flip: jax.Array) -> Term:
 def over_directions(
     terms: Terms,
     direction: Direction,
-    answer: Callable[[Terms], tuple[jax.Array, ...]],
+    answer: Callable[[Terms, jax.Array], tuple[jax.Array, ...]],
 ) -> tuple[jax.Array, ...]:
-    """The answers to a remove question in the direction asked for, the larger ones for "both"."""
+    """The answers to a remove question in the direction asked for, the larger ones for "both".
+
+    The question is also told whether it is about the reversed pair.
+    """
     if direction == "remove":
-        return answer(terms)
+        return answer(terms, jnp.asarray(False))
 
     def one(flip: jax.Array) -> tuple[jax.Array, ...]:
-        return answer(tuple(orient(term, flip) for term in terms))
+        return answer(tuple(orient(term, flip) for term in terms), flip)
 
     if direction == "add":
         return one(jnp.asarray(True))

@@ -46,6 +46,13 @@ def has_average(m: Mechanism) -> bool:
     return any(isinstance(t.mechanism, Average) for t in m._terms())
 
 
+def largest_loss(m: Mechanism, direction: Direction) -> jax.Array:
+    """The max divergence D_inf."""
+    low, high = m._loss_range()
+    end = high if direction == "remove" else -low
+    return jnp.where(m._log_failure(direction) > -jnp.inf, jnp.inf, end)
+
+
 def rate_function(
     m: Mechanism, direction: Direction, largest: int = LARGEST_ORDER, search: bool = False
 ) -> Callable[[jax.Array], jax.Array]:
