@@ -65,6 +65,7 @@ def _term(step: Base, count: ArrayLike) -> _law.Term:
         step._log_failure("remove"),
         step._log_failure("add"),
         _atomic_range(step),
+        step._mass_error(),
     )
 
 

@@ -99,7 +99,7 @@ def _cells(term: Term, lo: jax.Array, hi: jax.Array, up: int) -> tuple[jax.Array
     log_q, log_p = term.masses(_log(lo), _log(hi))
     some = (log_q > -jnp.inf) & (log_p > -jnp.inf) & (hi > lo)
     q, p = jnp.where(some, log_q, 0.0), jnp.where(some, log_p, 0.0)
-    r = _ULP * (_MASS_ULPS + 4.0 * jnp.abs(q) + 4.0 * jnp.abs(p))
+    r = _ULP * (_MASS_ULPS + 4.0 * jnp.abs(q) + 4.0 * jnp.abs(p)) + term.mass_error
     mass = jnp.where(some, jnp.exp(q) * (1.0 + up * lax.stop_gradient(r)), 0.0)
     mean = jnp.where(some, jnp.exp(jnp.clip(p - q, -700.0, 700.0)), 0.0)
     return mass, mean, 2.0 * lax.stop_gradient(r) * mean

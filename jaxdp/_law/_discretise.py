@@ -55,17 +55,17 @@ C(a) >= C(x_0) + (x_0 - a) W. Above the last node mass moves down to it, where E
 lower (X - a)_+. The running sums have relative error < N 2^-53; G is scaled down by more.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+from jaxdp._law._terms import Term
 
-# The contract on `masses`: relative error of either mass at most
-# 2^-52 (16 + 4 |log m| + 4 |log e|), what a few ulps in the arguments of a normal tail cost.
+# The contract on `Term.masses`: relative error of either mass at most
+# 2^-52 (16 + 4 |log m| + 4 |log e|), what a few ulps in the arguments of a normal tail cost, and
+# what the term itself allows.
 _MASS_ULPS = 16.0
 _ULP = 2.0**-52
 _LARGEST_EXPONENT = 600.0
@@ -86,16 +86,17 @@ class Cells(NamedTuple):
     offset: jax.Array
 
 
-def cells(masses: Masses, lo: jax.Array, hi: jax.Array, node: jax.Array, side: int) -> Cells:
+def cells(term: Term, lo: jax.Array, hi: jax.Array, node: jax.Array, side: int) -> Cells:
     """Masses of (lo, hi] with rounding on the safe side: side = +1 for upper, -1 for lower.
 
     Empty cells come back with log masses -inf and offset 0, and no gradient. An unbounded cell
     whose mean lies below the node counts as empty on the lower side (its mass is dropped).
     """
-    log_q, log_p = masses(lo, hi)
+    log_q, log_p = term.masses(lo, hi)
     some = (log_q > -jnp.inf) & (log_p > -jnp.inf) & (hi > lo)
     q, p = jnp.where(some, log_q, 0.0), jnp.where(some, log_p, 0.0)
-    r = lax.stop_gradient(_ULP * (_MASS_ULPS + 4.0 * jnp.abs(q) + 4.0 * jnp.abs(p)))
+    r = _ULP * (_MASS_ULPS + 4.0 * jnp.abs(q) + 4.0 * jnp.abs(p)) + term.mass_error
+    r = lax.stop_gradient(r)
     offset = p - q - node + 2.0 * side * r
     some &= (side > 0) | (lo > -jnp.inf) | (offset >= 0.0)
     offset = jnp.clip(offset, jnp.maximum(lo - node, 0.0), hi - node)
@@ -120,13 +121,11 @@ def split(offset: jax.Array, width: jax.Array) -> tuple[jax.Array, jax.Array]:
     return left, right
 
 
-def upper(
-    masses: Masses, nodes: jax.Array, theta: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def upper(term: Term, nodes: jax.Array, theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The law above: tilted P-weights of the nodes (sum 1), log normaliser K(theta), log P{inf}."""
     ends = jnp.array([-jnp.inf]), jnp.array([jnp.inf])
     edges = jnp.concatenate([ends[0], nodes, ends[1]])
-    whole = cells(masses, edges[:-1], edges[1:], jnp.concatenate([nodes[:1], nodes]), +1)
+    whole = cells(term, edges[:-1], edges[1:], jnp.concatenate([nodes[:1], nodes]), +1)
     bottom, top = whole.log_p[:1], whole.log_p[-1]
     law = Cells(*(x[1:-1] for x in whole))
     lo = nodes[:-1]
@@ -239,7 +238,7 @@ def _bridge(values: jax.Array, ratio: jax.Array, empty: jax.Array) -> jax.Array:
 
 
 def lower(
-    masses: Masses, nodes: jax.Array, theta: jax.Array, centre: jax.Array
+    term: Term, nodes: jax.Array, theta: jax.Array, centre: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The law below: tilted P-weights of the nodes (sum 1) and log normaliser K(theta).
 
@@ -252,7 +251,7 @@ def lower(
     halves = jnp.stack([lo, lo + 0.5 * width], axis=-1).reshape(-1)
     start = jnp.concatenate([jnp.array([-jnp.inf]), halves[1:], nodes[-1:]])
     stop = jnp.concatenate([halves[1:], nodes[-1:], jnp.array([jnp.inf])])
-    whole = cells(masses, start, stop, jnp.concatenate([jnp.repeat(lo, 2), nodes[-1:]]), -1)
+    whole = cells(term, start, stop, jnp.concatenate([jnp.repeat(lo, 2), nodes[-1:]]), -1)
     top = whole.log_q[-1]
     a, b = (Cells(*(x[i:-1:2] for x in whole)) for i in (0, 1))
     tilt = 1.0 + theta

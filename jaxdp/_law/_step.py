@@ -9,7 +9,7 @@ from jaxdp._law import _discretise
 from jaxdp._law._grid import Lattice, ladder, occupied_positions
 from jaxdp._law._terms import Term
 
-_NODES_PER_DENSITY = 128
+_NODES_PER_DENSITY = 64
 _REACH = 2**28
 
 
@@ -43,8 +43,8 @@ def discretise(
     )
     nodes = lattice.centre + positions * lattice.spacing
     if side > 0:
-        weights, log_norm, top = _discretise.upper(term.masses, nodes, theta)
+        weights, log_norm, top = _discretise.upper(term, nodes, theta)
     else:
-        weights, log_norm = _discretise.lower(term.masses, nodes, theta, lattice.centre)
+        weights, log_norm = _discretise.lower(term, nodes, theta, lattice.centre)
         top = jnp.float64(-jnp.inf)
     return OneStep(weights, positions, lattice, log_norm, top)

@@ -16,10 +16,11 @@ class Term(NamedTuple):
     """A one-step law, `count` times.
 
     With L = log dP/dQ, `masses(lo, hi)` returns (log Q{lo < L <= hi}, log P{lo < L <= hi}),
-    elementwise, each with relative error below 2^-52 (16 + 4 |log q| + 4 |log p|), and may close
-    over traced parameters. `log_tau_p` is log P{L = inf}, `log_tau_q` is log Q{L = -inf}, and
-    `support` the (infimum, supremum) of the finite losses, infinite where there is none; finite
-    ends become nodes, so that atoms there are represented exactly.
+    elementwise, each with relative error below 2^-52 (16 + 4 |log q| + 4 |log p|) + `mass_error`
+    (nan if that is unknown: then all bounds are trivial), and may close over traced parameters.
+    `log_tau_p` is log P{L = inf}, `log_tau_q` is log Q{L = -inf}, and `support` the (infimum,
+    supremum) of the finite losses, infinite where there is none; finite ends become nodes, so that
+    atoms there are represented exactly.
     """
 
     masses: Masses
@@ -27,6 +28,7 @@ class Term(NamedTuple):
     log_tau_p: ArrayLike = -jnp.inf
     log_tau_q: ArrayLike = -jnp.inf
     support: tuple[ArrayLike, ArrayLike] = (-jnp.inf, jnp.inf)
+    mass_error: ArrayLike = 0.0
 
 
 class Family(NamedTuple):
@@ -71,6 +73,7 @@ def orient_one(term: Term, flip: jax.Array) -> Term:
         jnp.where(flip, tau_q, tau_p),
         jnp.where(flip, tau_p, tau_q),
         (jnp.where(flip, -high, low), jnp.where(flip, -low, high)),
+        term.mass_error,
     )
 
 

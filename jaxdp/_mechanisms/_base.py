@@ -111,6 +111,10 @@ class Base(Mechanism):
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         """log Q{lo < L <= hi} and log P{lo < L <= hi} of the finite loss, elementwise."""
 
+    def _mass_error(self) -> jax.Array | float:
+        """Relative error of `_log_masses` beyond a few roundoffs; nan where none is known."""
+        return 0.0
+
     def _atoms_at_ends(self) -> tuple[bool, bool]:
         """Whether a finite end of the loss range (low, high) may carry an atom."""
         return True, True

@@ -95,6 +95,10 @@ class PoissonSampled(Base):
         )
         return _divergences.sampled_log_masses(step._log_masses, lo, hi, q, revealed)
 
+    def _mass_error(self) -> jax.Array | float:
+        step = single(canonical_terms(self.mechanism))
+        return 0.0 if step is None else step._mass_error()
+
     def _atoms_at_ends(self) -> tuple[bool, bool]:
         step = single(canonical_terms(self.mechanism))
         return (True, True) if step is None else step._atoms_at_ends()

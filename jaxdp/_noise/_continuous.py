@@ -13,7 +13,7 @@ from jaxdp._mechanisms._base import add_noise
 from jaxdp._noise import _samplers
 from jaxdp._noise import _variance_gamma as law
 from jaxdp._noise._lattice import INTEGER
-from jaxdp._noise._sums import quotient_up
+from jaxdp._noise._sums import QUADRATURE, quotient_up
 
 COUNT = _checks.Domain("an integer >= 1", INTEGER.contains)
 
@@ -64,6 +64,10 @@ class VarianceGamma(Base):
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         return law.log_masses(lo, hi, self._beta(), self._x)
+
+    def _mass_error(self) -> jax.Array:
+        """Quadratures are good to 1e-12; not next to an infinite peak (beta < 1/2)."""
+        return jnp.where(self._beta() < 0.5, jnp.nan, QUADRATURE)
 
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + noise for every entry of an array or PyTree, in its float dtype."""

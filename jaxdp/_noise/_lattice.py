@@ -18,6 +18,7 @@ from jaxdp._mechanisms._base import add_noise
 from jaxdp._noise import _atoms
 from jaxdp._noise._sums import (
     FAR,
+    QUADRATURE,
     certified,
     falls_below,
     first_true,
@@ -91,6 +92,9 @@ class SymmetricLattice(LatticeNoise):
     def _log_pmf_error(self) -> jax.Array | float:
         """Bound on the rounding error of log f, in roundoffs, beyond that of any sum."""
         return 0.0
+
+    def _mass_error(self) -> jax.Array:
+        return QUADRATURE + _divergences.SLACK * jnp.asarray(self._log_pmf_error())
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         """-+ the larger of the loss at Delta (rounded up) and in the limit."""

@@ -173,7 +173,15 @@ _MASS_NODES = 384
 
 
 def log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """log P(low < Y <= high), elementwise: Y is N(0, 2 G) given G ~ Gamma(beta).
+    """log P(low < Y <= high), elementwise; a few at a time, since each holds a quadrature."""
+    low, high = jnp.broadcast_arrays(low, high)
+    each = jax.checkpoint(lambda ends: _log_interval(beta, *ends))
+    ends = low.ravel(), high.ravel()
+    return jax.lax.map(each, ends, batch_size=_AT_A_TIME).reshape(low.shape)
+
+
+def _log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """The same for all at once: Y is N(0, 2 G) given G ~ Gamma(beta).
 
     The trapezoidal rule over log g around the peak of g^beta e^{-g - a^2/(4g)}, with a the end
     next to 0: there the exponent falls by A (e^d - 1 - d) + B (e^-d - 1 + d) in d = log g - peak.
@@ -244,6 +252,7 @@ def log_masses(
 
 
 _TABLE, _STEPS = 1024, 6
+_AT_A_TIME = 1024
 
 
 def _positions(level, beta, x):
