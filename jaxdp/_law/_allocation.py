@@ -38,6 +38,11 @@ def _log(x: jax.Array) -> jax.Array:
     return jnp.where(some, jnp.log(jnp.where(some, x, 1.0)), -jnp.inf)
 
 
+def _unknown(term: Term) -> jax.Array:
+    """0, or nan if nothing is known of the term's masses."""
+    return jnp.where(jnp.isnan(jnp.asarray(term.mass_error)), jnp.nan, 0.0)
+
+
 def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: int, side: int) -> jax.Array:
     c = s * steps * jnp.exp(s * epsilon)
     value = _average.log_curve(law, c, side) - jnp.log(jnp.abs(steps if s > 0 else c))
@@ -110,7 +115,8 @@ def averaged_term(
     aim = jnp.maximum(log_delta - jnp.log(jnp.maximum(count, 1.0)), -600.0)
     chosen = _average_plan.plan(term, steps, None, aim, s, size, whole=True)
     law = _average.total(term, steps, chosen, size, s, side)
-    return _average_term.as_term(law, term, s, side)._replace(count=count)
+    averaged = _average_term.as_term(law, term, s, side)
+    return averaged._replace(count=count, mass_error=_unknown(term))
 
 
 def size_for(long: bool) -> int:
@@ -172,7 +178,8 @@ def allocation_log_delta_bounds(
     chosen = _average_plan.plan(term, steps, query, None, s, size)
     laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
     return tuple(
-        _log_delta(law, steps, epsilon, s, side) for law, side in zip(laws, sides, strict=True)
+        _log_delta(law, steps, epsilon, s, side) + _unknown(term)
+        for law, side in zip(laws, sides, strict=True)
     )
 
 
@@ -210,6 +217,6 @@ def allocation_epsilon_bounds(
     chosen = _average_plan.plan(term, steps, None, log_delta, s, size)
     laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
     return tuple(
-        jnp.maximum(_epsilon(law, steps, chosen.query, log_delta, s, side), 0.0)
+        jnp.maximum(_epsilon(law, steps, chosen.query, log_delta, s, side), 0.0) + _unknown(term)
         for law, side in zip(laws, sides, strict=True)
     )

@@ -42,6 +42,13 @@ def _prefactor(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     return law.log_scale - law.theta * epsilon + side * slack
 
 
+def _or_nan(law: Composed, value: jax.Array) -> jax.Array:
+    """The value, unless the law is none: comparisons with nan would make it a bound."""
+    parts = law.theta + law.start + law.spacing + law.log_scale + law.shift + jnp.sum(law.weights)
+    ok = jnp.isfinite(parts) & ~jnp.isnan(law.stray + law.outside + law.log_tau)
+    return jnp.where(ok, value, jnp.nan)
+
+
 def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     epsilon = epsilon - side * law.shift
     count = jnp.arange(law.weights.shape[0], dtype=jnp.float64)
@@ -53,8 +60,8 @@ def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     total += side * left_out(law, epsilon, side)
     finite = _prefactor(law, epsilon, side) + _safe_log(total)
     if side > 0:
-        return jnp.minimum(_log_add(finite, law.log_tau + 2.0**-48), 0.0)
-    return _log_add(finite, law.log_tau - 2.0**-48)
+        return _or_nan(law, jnp.minimum(_log_add(finite, law.log_tau + 2.0**-48), 0.0))
+    return _or_nan(law, _log_add(finite, law.log_tau - 2.0**-48))
 
 
 def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) -> jax.Array:
@@ -102,7 +109,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     share = jnp.where(inside, (target - at) / jnp.where(inside, change, 1.0), 0.0)
     share = jnp.clip(share, 0.0, 1.0)
     answer = centre + pick(y, k) + jnp.log1p(share * jnp.expm1(-side * h)) + side * law.shift
-    return jnp.where(reachable, answer, side * jnp.inf)
+    return _or_nan(law, jnp.where(reachable, answer, side * jnp.inf))
 
 
 def cap_log_deltas(
@@ -192,8 +199,8 @@ def loss_law(
             start,
             law.spacing,
             log_mass + side * rounding,
-            law.log_tau + side * 2.0**-48,
-            error,
+            _or_nan(law, law.log_tau + side * 2.0**-48),
+            _or_nan(law, error),
             law.theta,
             chosen.epsilon,
             chosen.epsilon - chosen.margin,
