@@ -181,7 +181,7 @@ def loss_law(
 
     Returns start, spacing, log P-masses, log P{inf}, log_error, tilt, centre and floor: the curve
     of the masses at epsilon is off by at most e^{log_error - tilt epsilon}. What lies above the
-    window adds at most its share at `centre` beyond it (`_compose._stray`); what wraps around is
+    window adds at most its share at `centre` beyond it (`_compose.left_out`); what wraps around is
     known from `floor` on.
     """
 
