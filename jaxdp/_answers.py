@@ -84,7 +84,7 @@ def log_deltas(
         bounds = _log_delta(m, epsilon, d, chosen, sides)
         if isinstance(chosen, (Analytic, Numerical)):
             return bounds
-        return _law.cap_log_deltas(bounds, sides, epsilon, _curve.largest_loss(m, d))
+        return _law.cap_log_deltas(bounds, sides, epsilon, _curve.end(m, d))
 
     values = _worst(m, direction, chosen, one)
     return tuple(jnp.where(m._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)

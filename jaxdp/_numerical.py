@@ -75,20 +75,20 @@ def _default_size(terms: _law.Terms, sides: tuple[int, ...]) -> int:
     return (_TWO_SIDED if -1 in sides else _ONE_SIDED) << finer
 
 
-def _largest(m: Mechanism) -> tuple[jax.Array, jax.Array]:
-    """The largest losses, for remove and for add."""
-    return _curve.largest_loss(m, "remove"), _curve.largest_loss(m, "add")
+def _ends(m: Mechanism) -> tuple[Any, Any]:
+    """The largest finite losses and the masses at infinity, for remove and for add."""
+    return _curve.end(m, "remove"), _curve.end(m, "add")
 
 
 def _over(
     direction: str,
-    bounds: Callable[[Any, jax.Array], tuple[jax.Array, ...]],
-    largest: tuple[jax.Array, jax.Array],
+    bounds: Callable[[Any, Any], tuple[jax.Array, ...]],
+    ends: tuple[Any, Any],
 ) -> tuple[jax.Array, ...]:
     """The bounds of the direction, the larger ones for both."""
     each = [
         bounds(d, end)
-        for d, end in zip(("remove", "add"), largest, strict=True)
+        for d, end in zip(("remove", "add"), ends, strict=True)
         if direction in (d, "both")
     ]
     return tuple(functools.reduce(jnp.maximum, side) for side in zip(*each, strict=True))
@@ -102,21 +102,19 @@ def log_delta(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta, below (-1) or above (+1)."""
-    largest = _largest(m)
+    ends = _ends(m)
     if _numerical_average.has_average(m):
 
-        def average(d: Any, end: jax.Array) -> tuple[jax.Array, ...]:
+        def average(d: Any, end: Any) -> tuple[jax.Array, ...]:
             bounds = _numerical_average.log_delta(m, epsilon, d, sides, grid_size, _term)
-            bounds = _safe(bounds, sides, -jnp.inf, 0.0)
             return _law.cap_log_deltas(bounds, sides, epsilon, end)
 
-        return _over(direction, average, largest)
+        return _over(direction, average, ends)
     terms = terms_of(m)
     size = grid_size or _default_size(terms, sides)
-    bounds = _law.log_delta_bounds(
-        terms, epsilon, direction=direction, sides=sides, size=size, largest=largest
+    return _law.log_delta_bounds(
+        terms, epsilon, direction=direction, sides=sides, size=size, ends=ends
     )
-    return _safe(bounds, sides, -jnp.inf, 0.0)
 
 
 def epsilon(
@@ -127,20 +125,19 @@ def epsilon(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at log delta."""
-    largest = _largest(m)
+    ends = _ends(m)
     if _numerical_average.has_average(m):
 
-        def average(d: Any, end: jax.Array) -> tuple[jax.Array, ...]:
+        def average(d: Any, end: Any) -> tuple[jax.Array, ...]:
             bounds = _numerical_average.epsilon(m, log_target, d, sides, grid_size, _term)
-            return tuple(jnp.minimum(e, end) for e in _safe(bounds, sides, 0.0, jnp.inf))
+            return _law.cap_epsilons(bounds, sides, log_target, end)
 
-        return _over(direction, average, largest)
+        return _over(direction, average, ends)
     terms = terms_of(m)
     size = grid_size or _default_size(terms, sides)
-    bounds = _law.epsilon_bounds(
-        terms, log_delta=log_target, direction=direction, sides=sides, size=size, largest=largest
+    return _law.epsilon_bounds(
+        terms, log_delta=log_target, direction=direction, sides=sides, size=size, ends=ends
     )
-    return _safe(bounds, sides, 0.0, jnp.inf)
 
 
 def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str) -> jax.Array:
@@ -148,13 +145,3 @@ def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str) -> jax.
     if _numerical_average.has_average(m):
         return _numerical_average.log_delta_estimate(m, epsilon, direction, _term)
     return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction)
-
-
-def _safe(
-    bounds: tuple[jax.Array, ...], sides: tuple[int, ...], least: float, most: float
-) -> tuple[jax.Array, ...]:
-    """Where a law overflows the grid's arithmetic (nan), the trivial bound of that side."""
-    return tuple(
-        jnp.where(jnp.isnan(bound), most if side > 0 else least, bound)
-        for bound, side in zip(bounds, sides, strict=True)
-    )

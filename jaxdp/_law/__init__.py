@@ -1,5 +1,6 @@
 """The likelihood-ratio engine."""
 
+from jaxdp._law._query import cap_epsilons as cap_epsilons
 from jaxdp._law._query import cap_log_deltas as cap_log_deltas
 from jaxdp._law._query import epsilon_bounds as epsilon_bounds
 from jaxdp._law._query import log_delta_bounds as log_delta_bounds

@@ -100,13 +100,17 @@ def _chernoff_edge(
     return nearest, jnp.min(jnp.where(reach <= nearest[..., None], tilts, jnp.inf), axis=-1)
 
 
-def _bulk(weight: jax.Array, centred: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Per term: the deviation without rare large losses, and how far out these begin."""
+def _bulk(weight: jax.Array, centred: jax.Array, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Per term: the deviation without rare large losses, and how far out these begin.
+
+    An atom alone has a deviation too, well above what aligning moves it by.
+    """
+    least = 1e-15 + 1e-10 * jnp.abs(mean)
 
     def narrow(_, deviation: jax.Array) -> jax.Array:
         near = jnp.abs(centred) < _BULK * deviation[:, None]
         square = jnp.sum(jnp.where(near, weight, 0.0) * centred**2, axis=-1)
-        return _coarse(jnp.maximum(jnp.sqrt(square), 1e-15))
+        return _coarse(jnp.maximum(jnp.sqrt(square), least))
 
     whole = jnp.full(weight.shape[:1], jnp.inf)
     deviation = lax.fori_loop(0, _BULK_ROUNDS, narrow, whole)
@@ -141,6 +145,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
     loss = atoms.loss.at[:, :-1].set(jnp.where(last, edges, atoms.loss[:, :-1]))
     atoms = atoms._replace(log_p=log_p, loss=loss)
+    # An epsilon beyond all that is kept is read from a law planned within it.
+    centre = jnp.minimum(centre, 0.97 * jnp.sum(used * highest))
     saddle = _saddle.tilt_for(atoms, centre)
 
     def lean(_, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -184,7 +190,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     each = jnp.ones((count.shape[0], 1))
     tilts = base / deviation
     both = jnp.concatenate([-tilts, tilts])
-    bulk, cut = _bulk(jnp.exp(log_p), centred)
+    bulk, cut = _bulk(jnp.exp(log_p), centred, m.mean)
     rare = jnp.abs(centred) >= cut[:, None]
     # (`_compose` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
     most = log_mgf(jnp.where(rare, -jnp.inf, log_p), each * both, centred)

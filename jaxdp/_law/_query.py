@@ -1,5 +1,7 @@
 """Bounds on delta at epsilon and on epsilon at delta, read from a composed law."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -112,26 +114,50 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     return _or_nan(law, jnp.where(reachable, answer, side * jnp.inf))
 
 
-def cap_log_deltas(
-    bounds: tuple[jax.Array, ...], sides: tuple[int, ...], epsilon: jax.Array, largest: jax.Array
-) -> tuple[jax.Array, ...]:
-    """With no loss beyond the largest one, delta <= 1 - e^{epsilon - largest}, and 0 from there on.
+End = tuple[jax.Array, jax.Array]  # the largest finite loss, log P{L = inf}
+_OPEN = jnp.inf, 0.0
 
-    (A sum of largest losses over steps may have been rounded down.)
+
+def cap_log_deltas(
+    bounds: tuple[jax.Array, ...], sides: tuple[int, ...], epsilon: jax.Array, end: Any
+) -> tuple[jax.Array, ...]:
+    """delta is at least tau, and at most tau + 1 - e^{epsilon - largest}, tau from there on.
+
+    (A sum of largest losses over steps may have been rounded down.) What could not be computed,
+    nan, becomes trivial.
     """
-    largest = jnp.asarray(largest, jnp.float64) * (1.0 + 1e-14)
+    largest, log_tau = (jnp.asarray(x, jnp.float64) for x in end)
+    largest = largest * (1.0 + 1e-14)
     beyond = epsilon >= largest
     bounded = largest < jnp.inf
     gap = jnp.where(beyond | ~bounded, -1.0, epsilon - jnp.where(bounded, largest, 0.0))
-    cap = jnp.where(bounded, jnp.log(-jnp.expm1(gap)) + 1e-14, 0.0)
+    near = jnp.where(beyond, -jnp.inf, jnp.log(-jnp.expm1(gap)))
+    cap = jnp.where(bounded, jnp.minimum(_log_add(near, log_tau) + 2.0**-40, 0.0), 0.0)
+
+    def capped(bound: jax.Array, side: int) -> jax.Array:
+        if side < 0:
+            bound = jnp.where(jnp.isnan(bound) | beyond, -jnp.inf, bound)
+            return jnp.maximum(bound, log_tau - 2.0**-40)
+        return jnp.minimum(jnp.where(jnp.isnan(bound), 0.0, bound), cap)
+
+    return tuple(capped(bound, side) for bound, side in zip(bounds, sides, strict=True))
+
+
+def cap_epsilons(
+    bounds: tuple[jax.Array, ...], sides: tuple[int, ...], log_delta: jax.Array, end: Any
+) -> tuple[jax.Array, ...]:
+    """Epsilon >= 0 is at most the largest finite loss where delta exceeds tau; nan is trivial."""
+    largest, log_tau = (jnp.asarray(x, jnp.float64) for x in end)
+    top = jnp.where(log_delta > log_tau + 2.0**-40, largest, jnp.inf)
     return tuple(
-        jnp.where(beyond, -jnp.inf, jnp.minimum(bound, cap) if side >= 0 else bound)
+        jnp.clip(jnp.where(jnp.isnan(bound), jnp.inf if side > 0 else 0.0, bound), 0.0, top)
         for bound, side in zip(bounds, sides, strict=True)
     )
 
 
-def _of(largest: tuple[ArrayLike, ArrayLike], flip: jax.Array) -> jax.Array:
-    return jnp.where(flip, largest[1], largest[0])
+def _of(ends: tuple[Any, Any], flip: jax.Array) -> End:
+    remove, add = ends
+    return jnp.where(flip, add[0], remove[0]), jnp.where(flip, add[1], remove[1])
 
 
 def log_delta_bound(
@@ -153,18 +179,19 @@ def log_delta_bounds(
     direction: Direction = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
-    largest: tuple[ArrayLike, ArrayLike] = (jnp.inf, jnp.inf),
+    ends: tuple[Any, Any] = (_OPEN, _OPEN),
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta at a real epsilon, one for each of `sides` (-1 below, +1).
 
-    `largest` holds the largest possible loss of the composition, for remove and for add.
+    `ends` holds the largest finite loss of the composition and its log P{L = inf}, for remove and
+    for add.
     """
     epsilon = jnp.asarray(epsilon, jnp.float64)
 
     def answer(terms: Terms, flip: jax.Array) -> tuple[jax.Array, ...]:
         chosen = plan(terms, epsilon, None, size)
         bounds = tuple(_log_delta(compose(terms, chosen, size, s), epsilon, s) for s in sides)
-        return cap_log_deltas(bounds, sides, epsilon, _of(largest, flip))
+        return cap_log_deltas(bounds, sides, epsilon, _of(ends, flip))
 
     return over_directions(terms, direction, answer)
 
@@ -227,11 +254,12 @@ def epsilon_bounds(
     direction: Direction = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
-    largest: tuple[ArrayLike, ArrayLike] = (jnp.inf, jnp.inf),
+    ends: tuple[Any, Any] = (_OPEN, _OPEN),
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at delta, one for each of `sides`, -1 below, +1 above.
 
-    `largest` holds the largest possible loss of the composition, for remove and for add.
+    `ends` holds the largest finite loss of the composition and its log P{L = inf}, for remove and
+    for add.
     """
     if log_delta is None:
         log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
@@ -240,9 +268,9 @@ def epsilon_bounds(
     def answer(terms: Terms, flip: jax.Array) -> tuple[jax.Array, ...]:
         chosen = plan(terms, None, log_delta, size)
         laws = [compose(terms, chosen, size, s) for s in sides]
-        found = (
+        found = tuple(
             _epsilon(law, log_delta, chosen.epsilon, s) for law, s in zip(laws, sides, strict=True)
         )
-        return tuple(jnp.clip(e, 0.0, _of(largest, flip)) for e in found)
+        return cap_epsilons(found, sides, log_delta, _of(ends, flip))
 
     return over_directions(terms, direction, answer)

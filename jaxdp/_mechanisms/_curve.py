@@ -46,11 +46,17 @@ def has_average(m: Mechanism) -> bool:
     return any(isinstance(t.mechanism, Average) for t in m._terms())
 
 
+def end(m: Mechanism, direction: Direction) -> tuple[jax.Array, jax.Array]:
+    """The largest finite loss, and the log of the mass at infinite loss."""
+    low, high = m._loss_range()
+    log_tau = jnp.asarray(m._log_failure(direction), jnp.float64)
+    return jnp.asarray(high if direction == "remove" else -low, jnp.float64), log_tau
+
+
 def largest_loss(m: Mechanism, direction: Direction) -> jax.Array:
     """The max divergence D_inf."""
-    low, high = m._loss_range()
-    end = high if direction == "remove" else -low
-    return jnp.where(m._log_failure(direction) > -jnp.inf, jnp.inf, end)
+    finite, log_tau = end(m, direction)
+    return jnp.where(log_tau > -jnp.inf, jnp.inf, finite)
 
 
 def rate_function(

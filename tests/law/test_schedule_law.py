@@ -27,17 +27,16 @@ def repeated(sigma, q, count):
     return jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), count)
 
 
-@pytest.mark.parametrize("direction", ["remove", "add"])
-def test_equal_steps_are_repetitions_and_order_does_not_matter(direction):
+def test_equal_steps_are_repetitions_and_order_does_not_matter():
     """Breaks if a step is lost, padded in, misplaced, or paired with another's parameters."""
     order = _rng.permutation(STEPS)
     sigma = np.stack([SIGMA, SIGMA[order], np.ones(STEPS)])
     q = np.stack([RATE, RATE[order], np.full(STEPS, 0.02)])
-    low, high = jaxdp.epsilon_bounds(sampled(sigma, q), DELTA, direction=direction, method=ENGINE)
+    low, high = jaxdp.epsilon_bounds(sampled(sigma, q), DELTA, direction="remove", method=ENGINE)
     np.testing.assert_allclose(high[0], high[1], rtol=1e-9)
     np.testing.assert_allclose(low[0], low[1], rtol=1e-9)
     same = repeated(1.0, 0.02, STEPS)
-    other_low, other_high = jaxdp.epsilon_bounds(same, DELTA, direction=direction, method=ENGINE)
+    other_low, other_high = jaxdp.epsilon_bounds(same, DELTA, direction="remove", method=ENGINE)
     assert max(low[2], other_low) <= min(high[2], other_high)
     assert np.all(high - low < 5e-3 * high)
 
@@ -45,9 +44,9 @@ def test_equal_steps_are_repetitions_and_order_does_not_matter(direction):
 def test_schedules_compose_with_repetitions():
     """Breaks if the two kinds of factors lose their common lattice."""
     parts = jaxdp.Composed([sampled(np.ones(STEPS), 0.02), repeated(1.0, 0.02, 40)])
-    low, high = jaxdp.epsilon_bounds(parts, DELTA, direction="remove", method=ENGINE)
+    low, high = jaxdp.epsilon_bounds(parts, DELTA, direction="add", method=ENGINE)
     whole_low, whole_high = jaxdp.epsilon_bounds(
-        repeated(1.0, 0.02, STEPS + 40), DELTA, direction="remove", method=ENGINE
+        repeated(1.0, 0.02, STEPS + 40), DELTA, direction="add", method=ENGINE
     )
     assert max(low, whole_low) <= min(high, whole_high)
     assert high - low < 5e-3 * high
