@@ -146,7 +146,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     loss = atoms.loss.at[:, :-1].set(jnp.where(last, edges, atoms.loss[:, :-1]))
     atoms = atoms._replace(log_p=log_p, loss=loss)
     # An epsilon beyond all that is kept is read from a law planned within it.
-    centre = jnp.minimum(centre, 0.97 * jnp.sum(used * highest))
+    beyond = jnp.sum(used * highest)
+    centre = jnp.where(centre < beyond, centre, 0.97 * beyond)
     saddle = _saddle.tilt_for(atoms, centre)
 
     def lean(_, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
