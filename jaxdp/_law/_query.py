@@ -115,7 +115,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
 
 
 End = tuple[jax.Array, jax.Array]  # the largest finite loss, log P{L = inf}
-_OPEN = jnp.inf, 0.0
+_OPEN = jnp.inf, -jnp.inf  # nothing known
 
 
 def cap_log_deltas(
