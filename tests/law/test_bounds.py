@@ -199,3 +199,14 @@ def test_infinite_losses_are_kept_apart():
     assert low >= np.log(through) - 1e-6
     (high,) = log_delta_bounds((term,), 30.0, direction="add", sides=(1,))
     assert high < np.log(through) - 10
+
+
+def test_unknown_masses_give_trivial_bounds():
+    """Breaks if nan, which compares as false, is taken for an empty law, whose delta is 0."""
+    term = Term(laws.gaussian(0.1), 100.0, mass_error=np.nan)
+    low, high = jax.jit(lambda e: log_delta_bounds((term,), e))(1.0)
+    assert low == -np.inf
+    assert high == 0.0
+    low, high = jax.jit(lambda d: epsilon_bounds((term,), d))(1e-5)
+    assert low == 0.0
+    assert high == np.inf
