@@ -80,17 +80,9 @@ def _ends(m: Mechanism) -> tuple[Any, Any]:
     return _curve.end(m, "remove"), _curve.end(m, "add")
 
 
-def _over(
-    direction: str,
-    bounds: Callable[[Any, Any], tuple[jax.Array, ...]],
-    ends: tuple[Any, Any],
-) -> tuple[jax.Array, ...]:
+def _over(direction: str, bounds: Callable[[Any], tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
     """The bounds of the direction, the larger ones for both."""
-    each = [
-        bounds(d, end)
-        for d, end in zip(("remove", "add"), ends, strict=True)
-        if direction in (d, "both")
-    ]
+    each = [bounds(d) for d in ("remove", "add") if direction in (d, "both")]
     return tuple(functools.reduce(jnp.maximum, side) for side in zip(*each, strict=True))
 
 
@@ -102,18 +94,17 @@ def log_delta(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta, below (-1) or above (+1)."""
-    ends = _ends(m)
     if _numerical_average.has_average(m):
 
-        def average(d: Any, end: Any) -> tuple[jax.Array, ...]:
+        def average(d: Any) -> tuple[jax.Array, ...]:
             bounds = _numerical_average.log_delta(m, epsilon, d, sides, grid_size, _term)
-            return _law.cap_log_deltas(bounds, sides, epsilon, end)
+            return _law.cap_log_deltas(bounds, sides, epsilon, _curve.end(m, d))
 
-        return _over(direction, average, ends)
+        return _over(direction, average)
     terms = terms_of(m)
     size = grid_size or _default_size(terms, sides)
     return _law.log_delta_bounds(
-        terms, epsilon, direction=direction, sides=sides, size=size, ends=ends
+        terms, epsilon, direction=direction, sides=sides, size=size, ends=_ends(m)
     )
 
 
@@ -125,23 +116,23 @@ def epsilon(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at log delta."""
-    ends = _ends(m)
     if _numerical_average.has_average(m):
 
-        def average(d: Any, end: Any) -> tuple[jax.Array, ...]:
+        def average(d: Any) -> tuple[jax.Array, ...]:
             bounds = _numerical_average.epsilon(m, log_target, d, sides, grid_size, _term)
-            return _law.cap_epsilons(bounds, sides, log_target, end)
+            return _law.cap_epsilons(bounds, sides, log_target, _curve.end(m, d))
 
-        return _over(direction, average, ends)
+        return _over(direction, average)
     terms = terms_of(m)
     size = grid_size or _default_size(terms, sides)
     return _law.epsilon_bounds(
-        terms, log_delta=log_target, direction=direction, sides=sides, size=size, ends=ends
+        terms, log_delta=log_target, direction=direction, sides=sides, size=size, ends=_ends(m)
     )
 
 
 def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str) -> jax.Array:
     """log delta to a few percent, no bound."""
     if _numerical_average.has_average(m):
-        return _numerical_average.log_delta_estimate(m, epsilon, direction, _term)
+        estimate = _numerical_average.log_delta_estimate
+        return _over(direction, lambda d: (estimate(m, epsilon, d, _term),))[0]
     return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction)

@@ -1,6 +1,5 @@
 """Random allocation in the numerical engine: one average directly, or averages as terms."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -81,92 +80,78 @@ def _terms(
     return tuple(terms)
 
 
-def _both(direction: str, bounds: Callable[[str], tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
-    directions = ("remove", "add") if direction == "both" else (direction,)
-    values = [bounds(d) for d in directions]
-    return tuple(functools.reduce(jnp.maximum, side) for side in zip(*values, strict=True))
-
-
 def log_delta(
     m: Mechanism,
     epsilon: jax.Array,
-    direction: str,
+    direction: Any,
     sides: tuple[int, ...],
     grid_size: int | None,
     as_term: StepTerm,
 ) -> tuple[jax.Array, ...]:
-    """Certified bounds on log delta; `as_term(step, count)` gives the law of a step."""
+    """Certified bounds on log delta in one direction; `as_term(step, count)` is a step's law."""
     size = _size(m, grid_size)
     block = _one(m)
-
-    def one(d: Any) -> tuple[jax.Array, ...]:
-        if block is not None:
-            return _allocation.allocation_log_delta_bounds(
-                as_term(step_of(block), 1.0),
-                block.num_steps,
-                epsilon,
-                direction=d,
-                sides=sides,
-                size=size,
-            )
-        first = next(t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average))
-        numbers = (first.mechanism.num_steps, epsilon, first.multiplicity)
-        aim = _average_plan.guess_log_delta(
-            as_term(step_of(first.mechanism), 1.0),
-            *(jnp.asarray(x, jnp.float64) for x in numbers),
+    if block is not None:
+        return _allocation.allocation_log_delta_bounds(
+            as_term(step_of(block), 1.0),
+            block.num_steps,
+            epsilon,
+            direction=direction,
+            sides=sides,
+            size=size,
         )
-        return tuple(
-            _law.log_delta_bounds(
-                _terms(m, as_term, aim, d, side, size),
-                epsilon,
-                direction=d,
-                sides=(side,),
-                size=_POINTS[side],
-            )[0]
-            for side in sides
-        )
-
-    return _both(direction, one)
+    first = next(t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average))
+    numbers = (first.mechanism.num_steps, epsilon, first.multiplicity)
+    aim = _average_plan.guess_log_delta(
+        as_term(step_of(first.mechanism), 1.0),
+        *(jnp.asarray(x, jnp.float64) for x in numbers),
+    )
+    return tuple(
+        _law.log_delta_bounds(
+            _terms(m, as_term, aim, direction, side, size),
+            epsilon,
+            direction=direction,
+            sides=(side,),
+            size=_POINTS[side],
+        )[0]
+        for side in sides
+    )
 
 
 def epsilon(
     m: Mechanism,
     log_target: jax.Array,
-    direction: str,
+    direction: Any,
     sides: tuple[int, ...],
     grid_size: int | None,
     as_term: StepTerm,
 ) -> tuple[jax.Array, ...]:
-    """Certified bounds on epsilon >= 0 at log delta."""
+    """Certified bounds on epsilon >= 0 at log delta, in one direction."""
     size = _size(m, grid_size)
     block = _one(m)
-
-    def one(d: Any) -> tuple[jax.Array, ...]:
-        if block is not None:
-            return _allocation.allocation_epsilon_bounds(
-                as_term(step_of(block), 1.0),
-                block.num_steps,
-                log_delta=log_target,
-                direction=d,
-                sides=sides,
-                size=size,
-            )
-        return tuple(
-            _law.epsilon_bounds(
-                _terms(m, as_term, log_target, d, side, size),
-                log_delta=log_target,
-                direction=d,
-                sides=(side,),
-                size=_POINTS[side],
-            )[0]
-            for side in sides
+    if block is not None:
+        return _allocation.allocation_epsilon_bounds(
+            as_term(step_of(block), 1.0),
+            block.num_steps,
+            log_delta=log_target,
+            direction=direction,
+            sides=sides,
+            size=size,
         )
-
-    return _both(direction, one)
+    return tuple(
+        _law.epsilon_bounds(
+            _terms(m, as_term, log_target, direction, side, size),
+            log_delta=log_target,
+            direction=direction,
+            sides=(side,),
+            size=_POINTS[side],
+        )[0]
+        for side in sides
+    )
 
 
 def log_delta_estimate(
-    m: Mechanism, epsilon: jax.Array, direction: str, as_term: StepTerm
+    m: Mechanism, epsilon: jax.Array, direction: Any, as_term: StepTerm
 ) -> jax.Array:
     """log delta of a coarse law, as a start for searches."""
     value = log_delta(m, epsilon, direction, (1,), _ESTIMATE_SIZE, as_term)[0]
