@@ -29,6 +29,12 @@ def log_positive(x: jax.Array) -> jax.Array:
     return jnp.where(positive, jnp.log(jnp.where(positive, x, 1.0)), -jnp.inf)
 
 
+def log_add(*logs: jax.Array) -> jax.Array:
+    """log of the sum of exponentials, with -inf for 0 and no gradient there."""
+    values = jnp.stack(jnp.broadcast_arrays(*logs))
+    return special.logsumexp(jnp.where(jnp.isneginf(values), -jnp.inf, values), axis=0)
+
+
 def exp_up(log_value: jax.Array) -> jax.Array:
     """e^log_value for log_value <= 0, rounded up: never below the exact one, and 0 only at -inf."""
     value = jnp.minimum(jnp.exp(log_value) * (1.0 + 4.0 * SLACK), 1.0)
@@ -159,12 +165,8 @@ def laplace_log_masses(lo: jax.Array, hi: jax.Array, x: jax.Array) -> tuple[jax.
     left = jnp.where((lo < -x) & (hi >= -x), 0.0, -jnp.inf)
     right = jnp.where((lo < x) & (hi >= x), 0.0, -jnp.inf)
     half = -special.LOG_2
-    q = _log_add(log_width - a, left + half, right + half - x)
-    return q, _log_add(log_width + b - x, left + half - x, right + half)
-
-
-def _log_add(*logs: jax.Array) -> jax.Array:
-    return special.logsumexp(jnp.stack(jnp.broadcast_arrays(*logs)), axis=0)
+    q = log_add(log_width - a, left + half, right + half - x)
+    return q, log_add(log_width + b - x, left + half - x, right + half)
 
 
 # --- randomised response and the worst (epsilon, delta) pair -------------------------------------
@@ -331,8 +333,8 @@ def sampled_log_masses(masses, lo, hi, q, revealed):
     base_q, base_p = masses(_unsampled_loss(lo, q), _unsampled_loss(hi, q))
     rest = log_positive(1.0 - q)
     return (
-        _log_add(base_q, revealed[0]),
-        _log_add(rest + base_q, jnp.log(q) + base_p, revealed[1]),
+        log_add(base_q, revealed[0]),
+        log_add(rest + base_q, jnp.log(q) + base_p, revealed[1]),
     )
 
 

@@ -5,9 +5,9 @@ The lower bounds for several blocks are of the composition of the blocks.
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
+from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _average, _average_plan, _average_term, _query
 from jaxdp._law._average import Total
 from jaxdp._law._terms import Direction, Term
@@ -23,21 +23,6 @@ def _numbers(*values: ArrayLike) -> tuple[jax.Array, ...]:
     return tuple(jnp.asarray(value, jnp.float64) for value in values)
 
 
-def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
-    """log(e^a + e^b), with -inf for 0 and no gradient there."""
-    top = lax.stop_gradient(jnp.maximum(a, b))
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    some_a, some_b = a > -jnp.inf, b > -jnp.inf
-    sum_ = jnp.where(some_a, jnp.exp(jnp.where(some_a, a, 0.0) - top), 0.0)
-    sum_ += jnp.where(some_b, jnp.exp(jnp.where(some_b, b, 0.0) - top), 0.0)
-    return top + _log(sum_)
-
-
-def _log(x: jax.Array) -> jax.Array:
-    some = x > 0.0
-    return jnp.where(some, jnp.log(jnp.where(some, x, 1.0)), -jnp.inf)
-
-
 def _unknown(term: Term) -> jax.Array:
     """0, or nan if nothing is known of the term's masses."""
     return jnp.where(jnp.isnan(jnp.asarray(term.mass_error)), jnp.nan, 0.0)
@@ -47,7 +32,7 @@ def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: int, side: i
     c = s * steps * jnp.exp(s * epsilon)
     value = _average.log_curve(law, c, side) - jnp.log(jnp.abs(steps if s > 0 else c))
     if s > 0:
-        value = _log_add(value, _log(law.tau) + side * 2.0**-48)
+        value = log_add(value, log_positive(law.tau) + side * 2.0**-48)
     return jnp.minimum(value, 0.0) if side > 0 else value
 
 
@@ -61,7 +46,7 @@ def _epsilon(
     """
     at = _average.curve(law, query, side)
     if s > 0:
-        gone = _log(law.tau) + side * 2.0**-48
+        gone = log_positive(law.tau) + side * 2.0**-48
         some = log_delta > gone
         left = jnp.where(some, log_delta, 0.0) + jnp.log(
             -jnp.expm1(jnp.where(some, gone - log_delta, -1.0))
@@ -91,7 +76,7 @@ def _epsilon(
     share = jnp.clip(jnp.where(inside, gap / jnp.where(inside, change, 1.0), 0.0), 0.0, 1.0)
     c = at.y[k] + share * (at.y[other] - at.y[k]) + side * law.shift
     ratio = jnp.maximum(s * c / steps, 0.0)
-    epsilon = s * _log(ratio)
+    epsilon = s * log_positive(ratio)
     return jnp.where(reached, epsilon, side * jnp.inf)
 
 

@@ -38,6 +38,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdp._divergences import log_positive
 from jaxdp._law import _average_grid
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_plan import AveragePlan
@@ -170,11 +171,6 @@ def _kept(
     return kept, lax.stop_gradient(jnp.where(kept > 0.0, ceiling, jnp.inf))
 
 
-def _safe_log(x: jax.Array) -> jax.Array:
-    some = x > 0.0
-    return jnp.where(some, jnp.log(jnp.where(some, x, 1.0)), -jnp.inf)
-
-
 def _slack(law: Total, c: jax.Array) -> jax.Array:
     """Of log e^{t K - theta (c - t y_0)}: K sums some thousand terms."""
     moved = jnp.abs(law.log_scale) + jnp.abs(law.theta * (c - law.origin))
@@ -198,7 +194,7 @@ def log_curve(law: Total, c: jax.Array, side: int) -> jax.Array:
     if side > 0:
         value += _past_end(law, c) / (_E * law.theta)
     prefactor = law.log_scale - law.theta * (c - law.origin) + side * _slack(law, c)
-    value = prefactor + _safe_log(value)
+    value = prefactor + log_positive(value)
     if side > 0:
         return jnp.where(c < law.start, jnp.inf, value)
     return jnp.where((c < law.floor) | (c >= law.ceiling), -jnp.inf, value)

@@ -50,6 +50,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdp._divergences import log_positive
 from jaxdp._law._terms import Term
 
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
@@ -85,10 +86,6 @@ class StepLaw(NamedTuple):
     second: jax.Array | float = jnp.nan
 
 
-def _log(x: jax.Array) -> jax.Array:
-    return jnp.where(x > 0.0, jnp.log(jnp.where(x > 0.0, x, 1.0)), -jnp.inf)
-
-
 def _exp(x: jax.Array) -> jax.Array:
     some = x > -jnp.inf
     return jnp.where(some, jnp.exp(jnp.where(some, x, 0.0)), 0.0)
@@ -96,7 +93,7 @@ def _exp(x: jax.Array) -> jax.Array:
 
 def _cells(term: Term, lo: jax.Array, hi: jax.Array, up: int) -> tuple[jax.Array, ...]:
     """Masses and means of lo < X <= hi, mass up (+1) or down (-1) by its error; r of the mean."""
-    log_q, log_p = term.masses(_log(lo), _log(hi))
+    log_q, log_p = term.masses(log_positive(lo), log_positive(hi))
     some = (log_q > -jnp.inf) & (log_p > -jnp.inf) & (hi > lo)
     q, p = jnp.where(some, log_q, 0.0), jnp.where(some, log_p, 0.0)
     r = _ULP * (_MASS_ULPS + 4.0 * jnp.abs(q) + 4.0 * jnp.abs(p)) + term.mass_error

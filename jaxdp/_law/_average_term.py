@@ -32,17 +32,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdp._divergences import log_positive
 from jaxdp._law._average import Total, curve
 from jaxdp._law._terms import Masses, Term
 
 _E = 2.718281828459045
 _ALLOWANCE = 2.0**-34  # running sums over up to 2^17 points
 _SMALLEST = 1e-280  # what underflow may lose
-
-
-def _safe_log(x: jax.Array) -> jax.Array:
-    some = x > 0.0
-    return jnp.where(some, jnp.log(jnp.where(some, x, 1.0)), -jnp.inf)
 
 
 def as_term(law: Total, term: Term, s: int, side: int) -> Term:
@@ -59,14 +55,14 @@ def as_term(law: Total, term: Term, s: int, side: int) -> Term:
     if s > 0:
         tau += beyond / law.steps if side > 0 else 0.0
     else:
-        log_tau_q = _safe_log(at_zero + beyond)
+        log_tau_q = log_positive(at_zero + beyond)
     low, high = (jnp.asarray(e, jnp.float64) for e in term.support)
     x, mass = (x, mass) if s > 0 else (x[::-1], mass[::-1])
     ends = (
-        jnp.where(jnp.isfinite(low), _safe_log(law.ends[0]), -jnp.inf),
-        jnp.where(jnp.isfinite(high), _safe_log(law.ends[1]), jnp.inf),
+        jnp.where(jnp.isfinite(low), log_positive(law.ends[0]), -jnp.inf),
+        jnp.where(jnp.isfinite(high), log_positive(law.ends[1]), jnp.inf),
     )
-    return Term(_masses(mass, x, law.spacing / law.steps), 1.0, _safe_log(tau), log_tau_q, ends)
+    return Term(_masses(mass, x, law.spacing / law.steps), 1.0, log_positive(tau), log_tau_q, ends)
 
 
 def _above(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -148,6 +144,6 @@ def _masses(mass: jax.Array, x: jax.Array, step: jax.Array) -> Masses:
         i, j = index(lax.stop_gradient(lo)) + size, index(lax.stop_gradient(hi)) + size
         start = (i, j, jnp.zeros((*i.shape, 2)))
         total = lax.fori_loop(0, size.bit_length(), climb, start)[2]
-        return _safe_log(total[..., 0]), _safe_log(total[..., 1])
+        return log_positive(total[..., 0]), log_positive(total[..., 1])
 
     return masses

@@ -4,9 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
+from jaxdp._divergences import log_add, log_positive
 from jaxdp._law._compose import Composed, compose, left_out
 from jaxdp._law._plan import plan
 from jaxdp._law._saddle import saddle_point
@@ -14,21 +14,6 @@ from jaxdp._law._terms import Direction, Terms, over_directions
 
 DEFAULT_SIZE = 8192
 _LARGEST_EXPONENT = 650.0
-
-
-def _safe_log(x: jax.Array) -> jax.Array:
-    some = x > 0.0
-    return jnp.where(some, jnp.log(jnp.where(some, x, 1.0)), -jnp.inf)
-
-
-def _log_add(a: jax.Array, b: jax.Array) -> jax.Array:
-    """log(e^a + e^b), with -inf for 0 and no gradient there."""
-    top = lax.stop_gradient(jnp.maximum(a, b))
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    some_a, some_b = a > -jnp.inf, b > -jnp.inf
-    total = jnp.where(some_a, jnp.exp(jnp.where(some_a, a, 0.0) - top), 0.0)
-    total += jnp.where(some_b, jnp.exp(jnp.where(some_b, b, 0.0) - top), 0.0)
-    return top + _safe_log(total)
 
 
 def _log_sub(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -60,10 +45,10 @@ def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     kernel = jnp.exp(-law.theta * y) * -jnp.expm1(-y)
     total = jnp.sum(jnp.where(beyond, law.weights * kernel, 0.0))
     total += side * left_out(law, epsilon, side)
-    finite = _prefactor(law, epsilon, side) + _safe_log(total)
+    finite = _prefactor(law, epsilon, side) + log_positive(total)
     if side > 0:
-        return _or_nan(law, jnp.minimum(_log_add(finite, law.log_tau + 2.0**-48), 0.0))
-    return _or_nan(law, _log_add(finite, law.log_tau - 2.0**-48))
+        return _or_nan(law, jnp.minimum(log_add(finite, law.log_tau + 2.0**-48), 0.0))
+    return _or_nan(law, log_add(finite, law.log_tau - 2.0**-48))
 
 
 def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) -> jax.Array:
@@ -132,7 +117,7 @@ def cap_log_deltas(
     bounded = largest < jnp.inf
     gap = jnp.where(beyond | ~bounded, -1.0, epsilon - jnp.where(bounded, largest, 0.0))
     near = jnp.where(beyond, -jnp.inf, jnp.log(-jnp.expm1(gap)))
-    cap = jnp.where(bounded, jnp.minimum(_log_add(near, log_tau) + 2.0**-40, 0.0), 0.0)
+    cap = jnp.where(bounded, jnp.minimum(log_add(near, log_tau) + 2.0**-40, 0.0), 0.0)
 
     def capped(bound: jax.Array, side: int) -> jax.Array:
         if side < 0:
@@ -218,10 +203,10 @@ def loss_law(
         start = law.start + side * law.shift
         loss = start + law.spacing * jnp.arange(size, dtype=jnp.float64)
         # Weights are read at the losses as they came out, masses at these.
-        log_mass = law.log_scale - law.theta * (loss - side * law.shift) + _safe_log(law.weights)
+        log_mass = law.log_scale - law.theta * (loss - side * law.shift) + log_positive(law.weights)
         rounding = 2.0**-46 * (4.0 + jnp.abs(law.log_scale) + jnp.abs(law.theta * loss))
         at = chosen.epsilon if side > 0 else chosen.epsilon - chosen.margin
-        error = law.log_scale + _safe_log(left_out(law, at, side)) + law.theta * law.shift
+        error = law.log_scale + log_positive(left_out(law, at, side)) + law.theta * law.shift
         return (
             start,
             law.spacing,
