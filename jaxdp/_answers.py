@@ -171,7 +171,12 @@ def epsilons(
     values = _worst(m, direction, chosen, one)
     least = max_loss(m, direction)
     inside = m._in_domain() & _checks.DELTA.contains(delta)
-    return tuple(jnp.where(inside, jnp.where(pure, least, v), jnp.nan) for v in values)
+    # a largest loss is rounded up, by at most 2^-44 (1 + itself)
+    below = jnp.maximum(least - 2.0**-43 * (1.0 + least), 0.0)
+    return tuple(
+        jnp.where(inside, jnp.where(pure, least if side >= 0 else below, v), jnp.nan)
+        for v, side in zip(values, sides, strict=True)
+    )
 
 
 def renyi(

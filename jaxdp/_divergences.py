@@ -132,7 +132,8 @@ def laplace_log_hockey_stick(epsilon: jax.Array, x: jax.Array, slack: float = 0.
     """
     inside = epsilon < x
     gap = epsilon - x - 2.0 * slack * (jnp.abs(epsilon) + x)
-    middle = jnp.where(inside, special.log1mexp(0.5 * jnp.where(inside, gap, -1.0)), -jnp.inf)
+    gap = jnp.where(inside, jnp.minimum(gap, 0.0), -1.0)
+    middle = jnp.where(inside, special.log1mexp(0.5 * gap), -jnp.inf)
     below = epsilon <= -x
     left = special.log1mexp(jnp.where(below, epsilon, -1.0))
     return jnp.where(below, left, middle) * (1.0 - 4.0 * slack)

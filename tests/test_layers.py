@@ -17,6 +17,7 @@ FLOORS = {
     "jaxdp._checks": 0,
     "jaxdp._special": 0,
     "jaxdp._roots": 0,
+    "jaxdp._rounding": 0,
     "jaxdp._hypergeometric": 0,
     "jaxdp._divergences": 1,
     "jaxdp._conversions": 1,

@@ -65,6 +65,19 @@ def test_pure_mechanism_epsilon(name):
     np.testing.assert_array_equal(jaxdp.epsilon(build(x), 0.0), x)
 
 
+def test_laplace_next_to_its_largest_loss():
+    """Breaks when bounds at the last floats below 1/3, or the pure epsilon, miss the truth."""
+    m = jaxdp.Laplace(3.0)
+    eps = 1.0 / 3.0 - 2.0**-54 * np.array([0.0, 1.0, 2.0, 5.0, 100.0])
+    low, high = map(np.asarray, jaxdp.delta_bounds(m, eps))
+    least, most = map(float, jaxdp.epsilon_bounds(m, 0.0))
+    with mp.workdps(40):
+        third = 1 / mp.mpf(3)
+        for e, below, above in zip(map(mp.mpf, eps), low, high, strict=True):
+            assert mp.mpf(below) <= max(-mp.expm1((e - third) / 2), 0) <= mp.mpf(above)
+        assert mp.mpf(least) < third < mp.mpf(most) < third + mp.mpf("1e-16")
+
+
 def test_approximate_dp_is_certified():
     """Breaks when the revealing atom is lost, or not scaled out of the rest."""
     rng = np.random.default_rng(3)

@@ -19,6 +19,12 @@ order of `_discretise`, so
   j/d is j with its losses less s and its Q-masses divided by m;
 * below, within a block: the term k = 0 as it is; for k = 1, 2, 3, b^(n-k) >= b^(n-3) d^(3-k); the
   others are dropped. Losses are shifted by min(2 s, 0), masses multiplied by min(m^2, 1).
+Either takes a deviation of some steps of n from what is added to a jump. Where the steps are few,
+one block holds them all (no `outer`, no `rest`), and the terms k = 0 and 1 are as they are:
+* above: b^(n-k) <= d^(1-k) b^(n-1) for k >= 2; with x = j/d and C(n, k) = n/k C(n-1, k-1) the
+  terms from 1 on are at most b^(n-1) j (n/4) (3 + (n-1) x + (n-1)(n-2)/6 x^2 + (1 + x)^(n-1)): what
+  they are up to k = 4, k/4 times it beyond;
+* below: k = 2 and 3 from b^(n-3) as before.
 Either costs a fraction of about P{rare} of the variance. The few jumps go straight to the
 coarse lattice.
 
@@ -170,9 +176,10 @@ def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame
     noise = lost / (16.0 * size)
     ordered = jnp.where(ordered > noise, ordered, 0.0)
     lost *= 1.0 + 1.0 / 16.0
-    middle = jnp.ceil(-first * (h / frame.spacing))  # where place 0 goes: none becomes negative
-    place = (count_up(size) + first) * (h / frame.spacing) + middle
-    place += (fold - origin) * fine.lattice.centre / frame.spacing
+    from_origin = (fold - origin) * (fine.lattice.centre / frame.spacing)
+    place = (count_up(size) + first) * (h / frame.spacing) + from_origin
+    middle = jnp.ceil(-place[0])  # where place 0 goes: none becomes negative
+    place += middle
     coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
     for log_mgf, tilt, edge in zip(
         fine.log_mgf, step.chernoff, (-first, first + size), strict=True
@@ -181,8 +188,11 @@ def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame
     return frame.symbol(coarse, count_up(size) - middle), jnp.log1p(lost)
 
 
-def _jumps(one: OneStep, rare: jax.Array, frame: Frame) -> Symbol:
-    """The rare large losses on the coarse lattice, as the module's docstring has them."""
+def _jumps(one: OneStep, rare: jax.Array, frame: Frame) -> tuple[Symbol, Symbol]:
+    """The rare large losses on the coarse lattice, j itself and what may stand beside others.
+
+    The second is j/d above, and j with its losses and masses reduced below: see the module.
+    """
     loss = one.lattice.centre + one.positions * one.lattice.spacing
     exponent = jnp.where(rare, -jnp.inf, -(1.0 + frame.theta) * (loss - one.lattice.centre))
     q_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), exponent)
@@ -193,23 +203,30 @@ def _jumps(one: OneStep, rare: jax.Array, frame: Frame) -> Symbol:
         move, log_mass = -s, -log_m
     else:
         move, log_mass = jnp.minimum(2.0 * s, 0.0), jnp.minimum(2.0 * log_m, 0.0)
-    # Moving a Q-mass by `move` multiplies its tilted weight by e^{(1 + theta) move}.
-    factor = jnp.exp(one.log_norm + log_mass + (1.0 + frame.theta) * move)
-    weights = jnp.where(rare, one.weights, 0.0) * factor
-    place = (jnp.where(rare, loss, 0.0) + move) / frame.spacing
-    place = jnp.where(rare, place, 0.0)
-    cell = jnp.floor(place)
-    offset = (place - cell) * frame.spacing
-    if frame.side > 0:
-        left, right = _discretise.split(offset, frame.spacing)
-        at_node = weights * jnp.exp(-frame.theta * offset)
-        symbol = frame.symbol(at_node * left, cell)
-        beyond = at_node * right * jnp.exp(frame.theta * frame.spacing)
-        return symbol + frame.symbol(beyond, cell + 1.0)
-    size = frame.size
-    before = jnp.clip(-jnp.floor(jnp.min(place)), 0.0, size // 2)
-    coarse = coarsen(weights, place + before, frame.spacing, frame.theta, frame.side, size)
-    return frame.symbol(coarse, count_up(size) - before)
+
+    def placed(move: jax.Array, log_mass: jax.Array) -> Symbol:
+        # Moving a Q-mass by `move` multiplies its tilted weight by e^{(1 + theta) move}.
+        factor = jnp.exp(one.log_norm + log_mass + (1.0 + frame.theta) * move)
+        weights = jnp.where(rare, one.weights, 0.0) * factor
+        place = (jnp.where(rare, loss, 0.0) + move) / frame.spacing
+        place = jnp.where(rare, place, 0.0)
+        cell = jnp.floor(place)
+        offset = (place - cell) * frame.spacing
+        if frame.side > 0:
+            left, right = _discretise.split(offset, frame.spacing)
+            at_node = weights * jnp.exp(-frame.theta * offset)
+            symbol = frame.symbol(at_node * left, cell)
+            beyond = at_node * right * jnp.exp(frame.theta * frame.spacing)
+            return symbol + frame.symbol(beyond, cell + 1.0)
+        size = frame.size
+        before = jnp.clip(-jnp.floor(jnp.min(place)), 0.0, size // 2)
+        coarse = coarsen(weights, place + before, frame.spacing, frame.theta, frame.side, size)
+        return frame.symbol(coarse, count_up(size) - before)
+
+    zero = jnp.float64(0.0)
+    both = jax.vmap(placed)(jnp.stack([zero, move]), jnp.stack([zero, log_mass]))
+    own, beside = (jax.tree.map(lambda x, i=i: x[i], both) for i in range(2))
+    return own, beside
 
 
 def _term_symbols(
@@ -229,34 +246,53 @@ def _term_symbols(
     )
     log_norm = one.log_norm + jnp.log(bulk)
     fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf)
-    jumps = _jumps(one, rare, frame)
-    # The folds go through one program: inner and rest, below also with three factors fewer.
-    folds = jnp.stack([step.inner, step.rest])
-    if frame.side > 0:
-        each = lax.map(lambda f: _fold(fine, step, f, f, frame), folds)
-    else:
-        fewer = jnp.maximum(folds - 3.0, 0.0)
-        pairs = jnp.concatenate([folds, fewer]), jnp.concatenate([folds, folds])
-        each = lax.map(lambda pair: _fold(fine, step, pair[0], pair[1], frame), pairs)
+    own, beside = _jumps(one, rare, frame)
+    few = (step.outer <= 1.0) & (step.rest <= 0.0)
+    inner, rest = step.inner, step.rest
+    # The folds go through one program: inner and rest (of few steps all but one instead), below
+    # also with three factors fewer.
+    folds = jnp.stack([inner, jnp.where(few, inner - 1.0, rest)])
+    origins = jnp.stack([inner, jnp.where(few, inner, rest)])
+    if frame.side < 0:
+        folds = jnp.concatenate([folds, jnp.maximum(jnp.stack([inner, rest]) - 3.0, 0.0)])
+        origins = jnp.concatenate([origins, jnp.stack([inner, rest])])
+    each = lax.map(lambda pair: _fold(fine, step, pair[0], pair[1], frame), (folds, origins))
+    # In units of the bulk's mass to the number of steps in the block.
+    unit = jnp.exp((folds - origins) * log_norm)
+    folded = [jax.tree.map(lambda x, i=i: x[i], each) for i in range(folds.shape[0])]
+
+    def beside_jumps(i: int, series: Symbol) -> tuple[Symbol, jax.Array]:
+        symbol, stray = folded[i]
+        return (symbol * series).scaled(unit[i]), stray * series.real[0] * unit[i]
+
+    steps = jnp.where(few, inner, 1.0)
+    alone = _at_least_one(own, beside, steps) if frame.side > 0 else own.scaled(steps)
+    more, off = beside_jumps(1, alone.where(few))
+    first = folded[0][0] + more, folded[0][1] + off
+    second = folded[1][0].where(~few).plus(jnp.where(few, 1.0, 0.0)), folded[1][1]
+    blocks = zip((first, second), ((count - rest) / inner, jnp.where(few, 0.0, 1.0)), strict=True)
     parts = []
-    for i, times in enumerate(((count - step.rest) / step.inner, jnp.float64(1.0))):
-        fold = folds[i]
-        symbol, stray = jax.tree.map(lambda x, i=i: x[i], each)
+    for i, ((symbol, stray), times) in enumerate(blocks):
+        n = origins[i]
         if frame.side < 0:
-            others, more = jax.tree.map(lambda x, i=i: x[i + 2], each)
-            relative = jnp.exp((fewer[i] - fold) * log_norm)
-            square = jumps * jumps
-            series = jumps.scaled(fold) + square.scaled(fold * (fold - 1.0) / 2.0)
-            series += (square * jumps).scaled(fold * (fold - 1.0) * (fold - 2.0) / 6.0)
-            symbol += (others * series).scaled(relative)
-            stray += more * series.real[0] * relative
-        origin = fold * one.lattice.centre
-        parts.append((symbol, times, fold * log_norm, origin, stray))
+            square = beside * beside
+            series = beside.where(~few).scaled(n) + square.scaled(n * (n - 1.0) / 2.0)
+            series += (square * beside).scaled(n * (n - 1.0) * (n - 2.0) / 6.0)
+            others, off = beside_jumps(i + 2, series)
+            symbol, stray = symbol + others, stray + off
+        parts.append((symbol, times, n * log_norm, n * one.lattice.centre, stray))
     if frame.side > 0:
-        unit = Symbol(jnp.ones_like(jumps.wave), jnp.ones_like(jumps.real))
         zero = jnp.float64(0.0)
-        parts.append((unit + jumps, count, zero, zero, zero))
+        parts.append((beside.plus(1.0), jnp.where(few, 0.0, count), zero, zero, zero))
     return parts
+
+
+def _at_least_one(own: Symbol, beside: Symbol, steps: jax.Array) -> Symbol:
+    """Above, the jumps of a few steps when there is one: see the module."""
+    n = steps
+    series = beside.plus(1.0).power(n - 1.0) + (beside * beside).scaled((n - 1.0) * (n - 2.0) / 6.0)
+    series += beside.scaled(n - 1.0).plus(3.0)
+    return (own * series).scaled(n / 4.0)
 
 
 def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
@@ -267,11 +303,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         for term, step in zip(terms, plan.steps, strict=True)
         if isinstance(term, Term) and isinstance(step, StepPlan)
     ]
-    high, tilt = (
-        (plan.window[1], plan.chernoff[1]) if side > 0 else (plan.window[2], plan.chernoff[2])
-    )
-    chernoff = jnp.stack([plan.chernoff[0], tilt])
-    spacing = (high - plan.window[0]) / (size - 8)
+    spacing = (plan.window[1] - plan.window[0]) / (size - 8)
     for _, _, one in plain:  # with room for `_fold` to round places up
         spacing = jnp.maximum(spacing, one.lattice.spacing * (1.0 + 2.0 / size))
     low = plan.window[0]
@@ -281,7 +313,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         single = (step.outer <= 1.0) & (step.rest <= 0.0) & jnp.isinf(step.cut[1])
         spacing = jnp.where(single, one.lattice.spacing, spacing)
         low = jnp.where(single, step.inner * step.centre + step.window[0], low)
-    frame = Frame(spacing, chernoff, theta, side, size)
+    frame = Frame(spacing, plan.chernoff, theta, side, size)
     log_scale = start = stray = factors = shift = through = jnp.float64(0.0)
     log_mgf = jnp.zeros((2,), jnp.float64)
     waves = []
@@ -313,9 +345,9 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     weights = jnp.fft.irfft(wave, size)
     weights = jnp.maximum(weights[wrap(count_up(size) + first, size)], 0.0)
     if side > 0:
-        lost = outside(log_mgf[1], chernoff[1], (first + size) * spacing)
+        lost = outside(log_mgf[1], plan.chernoff[1], (first + size) * spacing)
     else:
-        lost = outside(log_mgf[0], chernoff[0], -first * spacing)
+        lost = outside(log_mgf[0], plan.chernoff[0], -first * spacing)
     return Composed(
         theta,
         start + first * spacing,
@@ -326,7 +358,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         lax.stop_gradient(shift),
         jnp.expm1(stray) + rounding_mass(factors, size),
         lost,
-        (log_mgf[1] + chernoff[1] * start, chernoff[1]),
+        (log_mgf[1] + plan.chernoff[1] * start, plan.chernoff[1]),
     )
 
 

@@ -31,6 +31,9 @@ _BULK = 60.0
 _BULK_ROUNDS = 8
 # One stage suffices while its lattice has so many points per deviation of one step.
 _BULK_POINTS = 64.0
+# So few steps with at most so many rare losses are one block (`_compose`).
+_FEW_STEPS = 256.0
+_FEW_JUMPS = 2.0
 # Beyond that, moments at the Chernoff tilts are given up (`_symbols`).
 _LARGEST_EXPONENT = 500.0
 _SIGNS = np.array([-1.0, 1.0])
@@ -197,25 +200,26 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     most = log_mgf(jnp.where(rare, -jnp.inf, log_p), each * both, centred)
     some = log_mgf(jnp.where(rare, log_p, -jnp.inf), each * both, centred)
     total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)
-    # Below, above, and above for the law below, where what is wrapped around must not come to lie
-    # beyond epsilon.
-    reaches, chernoff = _chernoff_edge(
-        jnp.stack([total[: base.size], total[base.size :], total[base.size :]]),
+    # Below, and above: what lies a window's width beyond epsilon wraps around to beyond it.
+    (below, above), chernoff = _chernoff_edge(
+        jnp.stack([total[: base.size], total[base.size :]]),
         tilts,
-        log_mass + jnp.log(jnp.array([1.0, 1.0, _WRAPPED])),
+        log_mass + jnp.log(jnp.array([1.0, _WRAPPED])),
     )
-    below, above, wide = reaches
-    # Above, g itself falls like e^{-theta y}, and what is wrapped around comes to lie below.
+    # g itself falls like e^{-theta y} above.
     low = jnp.minimum(mean - below, centre - 4.0 * deviation)
     high = jnp.minimum(mean + above, centre - (jnp.log(_TOLERANCE) + log_value) / theta)
-    high = jnp.maximum(high, low + 8.0 * deviation)
-    wide = jnp.maximum(high, low + mean + wide - centre + margin)
+    high = jnp.maximum(
+        jnp.maximum(high, low + 8.0 * deviation), low + mean + above - centre + margin
+    )
     unit = 0.25 * deviation
-    window = unit * jnp.stack([jnp.floor(low / unit), jnp.ceil(high / unit), jnp.ceil(wide / unit)])
+    window = unit * jnp.stack([jnp.floor(low / unit), jnp.ceil(high / unit)])
 
     whole = jnp.round(used)
     single = (window[1] - window[0]) / size < bulk / _BULK_POINTS
-    inner = jnp.where(single, whole, jnp.maximum(jnp.floor(jnp.sqrt(whole)), 1.0))
+    jumps = used * jnp.sum(jnp.where(rare, jnp.exp(log_p), 0.0), axis=-1)
+    few = (whole <= _FEW_STEPS) & (jumps < _FEW_JUMPS)
+    inner = jnp.where(single | few, whole, jnp.maximum(jnp.floor(jnp.sqrt(whole)), 1.0))
     cut = jnp.where(single, jnp.inf, cut)
     outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
     rest = whole - inner * outer

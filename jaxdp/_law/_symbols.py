@@ -29,7 +29,20 @@ class Symbol(NamedTuple):
         return Symbol(self.wave * other.wave, self.real * other.real)
 
     def scaled(self, factor: jax.Array) -> "Symbol":
-        return Symbol(self.wave * factor, self.real * factor)
+        real = jnp.where(factor == 0.0, 0.0, self.real)  # it may be infinite
+        return Symbol(self.wave * factor, real * factor)
+
+    def plus(self, mass: float) -> "Symbol":
+        """With a mass at the origin."""
+        return Symbol(self.wave + mass, self.real + mass)
+
+    def power(self, count: jax.Array) -> "Symbol":
+        real = jnp.where(count == 0.0, 1.0, self.real)
+        return Symbol(power(self.wave, count), jnp.exp(count * jnp.log(real)))
+
+    def where(self, some: jax.Array) -> "Symbol":
+        """Itself or nothing."""
+        return Symbol(jnp.where(some, self.wave, 0.0), jnp.where(some, self.real, 0.0))
 
 
 def log_of(spectrum: jax.Array) -> tuple[jax.Array, jax.Array]:

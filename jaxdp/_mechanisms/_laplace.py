@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences
 from jaxdp._mechanisms._base import Base, Direction, add_noise, mechanism
+from jaxdp._rounding import quotient_up
 
 
 @mechanism
@@ -39,7 +40,8 @@ class Laplace(Base):
 
     @property
     def _x(self) -> jax.Array:
-        return self.sensitivity / self.scale
+        """sensitivity/scale, rounded up: it is the largest loss, and the curve rises with it."""
+        return quotient_up(jnp.asarray(self.sensitivity), jnp.asarray(self.scale))
 
     def _rate(self, s: jax.Array) -> jax.Array:
         return _divergences.laplace_rate(s, self._x)

@@ -13,7 +13,8 @@ from jaxdp._mechanisms._base import add_noise
 from jaxdp._noise import _samplers
 from jaxdp._noise import _variance_gamma as law
 from jaxdp._noise._lattice import INTEGER
-from jaxdp._noise._sums import QUADRATURE, quotient_up
+from jaxdp._noise._sums import QUADRATURE
+from jaxdp._rounding import quotient_up
 
 COUNT = _checks.Domain("an integer >= 1", INTEGER.contains)
 

@@ -22,7 +22,8 @@ from jaxdp._noise._lattice import (
     symmetric_nodes,
     tilted_nodes,
 )
-from jaxdp._noise._sums import product_up, rounded_up
+from jaxdp._noise._sums import rounded_up
+from jaxdp._rounding import product_up
 from jaxdp._special_bessel import log_bessel_i, log_bessel_i_ratio
 
 

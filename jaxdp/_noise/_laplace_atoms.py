@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _divergences, _special
-from jaxdp._noise._sums import exact_product, panel
+from jaxdp._noise._sums import panel
+from jaxdp._rounding import exact_product
 
 _NODES = 1024
 

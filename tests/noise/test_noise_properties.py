@@ -233,6 +233,7 @@ def test_pure_epsilon_is_rounded_up():
     scale = RNG.uniform(0.5, 9.0, N)
     quotient = ask(jaxdp.epsilon, noise.GammaDifference(2.0, scale, SHIFT), 0.0)
     product = ask(jaxdp.epsilon, noise.DiscreteLaplace(scale, SHIFT), 0.0)
+    np.testing.assert_array_equal(ask(jaxdp.epsilon, jaxdp.Laplace(scale, SHIFT), 0.0), quotient)
     for q, p, s, d in zip(quotient, product, scale, SHIFT, strict=True):
         assert Fraction(q) * Fraction(s) >= Fraction(d) > Fraction(np.nextafter(q, 0)) * Fraction(s)
         assert Fraction(p) >= Fraction(s) * Fraction(d) > Fraction(np.nextafter(p, 0))
