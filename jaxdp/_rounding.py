@@ -1,0 +1,39 @@
+"""Products and quotients rounded up: what is stated as a largest loss may not lie below it."""
+
+import jax
+import jax.numpy as jnp
+
+
+def exact_product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """a b rounded, and its rounding error, which is a float64 too (Dekker 1971).
+
+    From halves of the digits; gradients go through the first only.
+    """
+
+    def halves(x):
+        shifted = 134217729.0 * x  # 2^27 + 1
+        high = shifted - (shifted - x)
+        return high, x - high
+
+    x, y = jax.lax.stop_gradient((1.0 * jnp.asarray(a), 1.0 * jnp.asarray(b)))
+    (x_high, x_low), (y_high, y_low) = halves(x), halves(y)
+    error = ((x_high * y_high - x * y) + x_high * y_low + x_low * y_high) + x_low * y_low
+    return a * b, error
+
+
+def product_up(a: jax.Array, b: jax.Array) -> jax.Array:
+    """a b rounded up; exact where it is a float64."""
+    product, error = exact_product(a, b)
+    rounded = jax.lax.stop_gradient(product)
+    above = jnp.nextafter(rounded, jnp.full_like(rounded, jnp.inf))
+    return product + jnp.where(error > 0.0, above - rounded, 0.0)
+
+
+def quotient_up(a: jax.Array, b: jax.Array) -> jax.Array:
+    """a/b > 0 rounded up; exact where it is a float64."""
+    quotient = a / b
+    product, error = exact_product(quotient, b)
+    rounded = jax.lax.stop_gradient(quotient)
+    short = (a - product) - error > 0.0  # exact: a and the product are next to each other
+    above = jnp.nextafter(rounded, jnp.full_like(rounded, jnp.inf))
+    return quotient + jnp.where(jax.lax.stop_gradient(short), above - rounded, 0.0)
