@@ -32,13 +32,15 @@ min(E_j, E_{j+1}), so
 E_k = max(s_{k-1}, s_k) does that. It is second order, and its second differences (s is about
 m x D / 8) stay below w, which keeps phi convex, wherever the mass per cell changes by less than a
 factor of about eight. Three places need more:
-* The first and last occupied cells. E may not exceed the call C_w (phi would be negative), nor
-  usefully the put B(a) = E_w (a - X)_+; where it would, it is replaced by it, there and at the next
-  node inwards. With E = C_w at both ends of a cell phi = 0 <= C on it; with E = B at both ends phi
-  is e_w - m_w a <= C. (The extra node inwards had E <= B or C_w, so it is raised, and the next cell
-  keeps both its ends >= s.)
-  An atom at the low end stays where it is, E being a small positive number there: E there is
-  lost from the mean, which is allowed.
+* The first occupied cell. E may usefully not exceed the put B(a) = E_w (a - X)_+; where it would,
+  it is replaced by it, there and at the next node inwards. With E = B at both ends of a cell phi
+  is e_w - m_w a <= C. (The extra node inwards had E <= B, so it is raised, and the next cell keeps
+  both its ends >= s.) An atom at the low end stays where it is, E being a small positive number
+  there: E there is lost from the mean, which is allowed.
+* The last occupied cell. E may not exceed the call C_w (phi would be negative); where it would, it
+  is replaced by it and phi ends there. On the cell before, phi is the line from
+  C_w(x_j) - E_j to 0 at x_{j+1}: at most C if it is at the two means a, that is
+  E_j >= (s(a) (x_{j+1} - x_j) - C_w(x_{j+1}) (a - x_j)) / (x_{j+1} - a).
 * Between isolated atoms E must not fall back to 0 (it would be convex where there is no mass), so
   on empty stretches it follows the line between the neighbouring values.
 * Where the second differences of E still exceed w, a few sweeps raise E (which keeps E >= s).
@@ -176,11 +178,7 @@ def lower_measure(
     to_left = (m_a * (span - x_a) + m_b * (span - x_b)) / span
     mass = m_a + m_b
     zero, no = jnp.zeros((1,), mass.dtype), jnp.zeros((1,), bool)
-    # E = 0 at the last node, so the cell before it is collapsed to its left node instead.
-    last = some & ~jnp.concatenate([some[1:], no])
-    to_right = jnp.where(last, 0.0, to_right)
-    to_left = jnp.where(last, mass, to_left)
-    sag = jnp.where(last, 0.0, jnp.maximum(sag_a, sag_b) * ratio[:-1] * (1.0 + allowance))
+    sag = jnp.maximum(sag_a, sag_b) * ratio[:-1] * (1.0 + allowance)
     above = jnp.concatenate([jnp.cumsum(mass[::-1])[::-1][1:], zero]) + top
     below = jnp.concatenate([zero, jnp.cumsum(mass)[:-1]])
     survival = to_right + above
@@ -193,15 +191,18 @@ def lower_measure(
     atom = (put[:-1] <= 0.0) & (to_left > 0.9 * mass) & (mass > 4.0 * following)
     over = (put < wanted) & ~jnp.concatenate([atom, no])
     is_put = over | jnp.concatenate([no, over[:-1]])
-    over = call < wanted
-    is_call = over | jnp.concatenate([over[1:], no])
+    is_call = call < wanted
     is_put &= ~is_call & (put <= call)
-    lowering = jnp.where(is_call, call, jnp.where(is_put, put, jnp.minimum(wanted, call)))
+    to_end = _line_to_end(halves, span, ratio[:-1], call[1:])
+    ends = is_call[1:] & ~is_call[:-1]
+    wanted = jnp.maximum(wanted, jnp.concatenate([jnp.where(ends, to_end, 0.0), zero]))
+    lowering = jnp.minimum(jnp.where(is_put, put, wanted), call)
     load = jnp.concatenate([to_left, zero]) + jnp.concatenate([zero, to_right])
     raised = _relax(*lax.stop_gradient((lowering, load, step, is_put | is_call)))
     lowering += lax.stop_gradient(jnp.minimum(raised, call) - lowering)
     shown = (lowering[:-1] >= sag) & (lowering[1:] >= sag)
     shown |= (is_put[:-1] & is_put[1:]) | (is_call[:-1] & is_call[1:])
+    shown |= ends & (lowering[:-1] >= to_end)
     survival += (lowering[1:] - lowering[:-1]) / jnp.where(some, step, 1.0)
     survival = jnp.maximum(jnp.where(shown, survival, jnp.minimum(survival, above)), 0.0)
     # A cell without width repeats its left neighbour.
@@ -209,6 +210,26 @@ def lower_measure(
     survival = lax.cummin(jnp.concatenate([mass[:1] + above[:1], survival]))
     survival *= 1.0 - allowance
     return jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
+
+
+def _line_to_end(
+    halves: HalfCells, span: jax.Array, ratio: jax.Array, call: jax.Array
+) -> jax.Array:
+    """E at the left end of a cell at whose right end phi is 0, where C_w is `call`."""
+    allowance = _sum_allowance(ratio.shape[0])
+    m_a, m_b, x_a, x_b = halves
+    x_a, x_b = jnp.minimum(x_a, span), jnp.minimum(x_b, span)
+    call *= 1.0 - 2.0 * allowance
+
+    def least(mass: jax.Array, product: jax.Array, x: jax.Array) -> jax.Array:
+        inside = (x < span) & (mass > 0.0)
+        rest = jnp.where(inside, span - x, 1.0)
+        bound = (1.0 + allowance) * product * ratio - x / rest * call
+        return jnp.where(inside, jnp.maximum(bound, 0.0), 0.0)
+
+    share = jnp.where(x_a < span, (span - x_b) / jnp.where(x_a < span, span - x_a, 1.0), 0.0)
+    at_a = least(m_a, x_a * (m_a + m_b * share), x_a)
+    return jnp.maximum(at_a, least(m_b, m_a * x_a + m_b * x_b, x_b))
 
 
 def _relax(lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Array) -> jax.Array:
