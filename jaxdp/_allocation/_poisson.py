@@ -62,6 +62,17 @@ def conditional(
     return Conditional(epsilon - log_c, log_c - jnp.log(joined))
 
 
+def allocated(epsilon: jax.Array, rate: jax.Array, t: jax.Array, direction: Direction) -> jax.Array:
+    """The epsilon of allocation at which `conditional` asks for this one; inf if there is none."""
+    joined = -jnp.expm1(t * jnp.log1p(-rate))
+    if direction == "remove":
+        return jnp.log1p(jnp.expm1(epsilon) / joined)
+    rest = 1.0 - jnp.exp(epsilon) * (1.0 - joined)
+    return jnp.where(
+        rest > 0.0, epsilon + jnp.log(joined) - _divergences.log_positive(rest), jnp.inf
+    )
+
+
 def deviation(constant: jax.Array, t: jax.Array, log_inverse_delta: jax.Array) -> jax.Array:
     """gamma from C, t and log(1/delta')."""
     return constant * jnp.sqrt(2.0 * log_inverse_delta / t)
@@ -119,11 +130,16 @@ def decomposed_log_delta(
     grid_size: int | None,
 ) -> jax.Array:
     """Theorem 4.1 at one rate of the Poisson scheme."""
-    rate = jnp.minimum(rate, 1.0)
     at = conditional(epsilon, rate, t, d)
     moved = at.epsilon - _SLACK * (1.0 + jnp.abs(epsilon) + jnp.abs(at.epsilon))
     scheme = Repeated(PoissonSampled(step, rate), t)
     return jnp.minimum(at.log_factor + _engine(scheme, moved, d, grid_size) + _SLACK, 0.0)
+
+
+def _rates(block: Average, method: Decomposition) -> jax.Array:
+    given = method.sampling_probability
+    rates = jnp.asarray(_RATES) / block.num_steps if given is None else jnp.asarray([given])
+    return jnp.minimum(rates, 1.0)
 
 
 def _decomposition_log_delta(
@@ -132,13 +148,41 @@ def _decomposition_log_delta(
     block = one_block(m)
     assert block is not None  # as `check` saw to
     t = block.num_steps
-    given = method.sampling_probability
-    rates = jnp.asarray(_RATES) / t if given is None else jnp.asarray([given])
 
     def one(rate):
         return decomposed_log_delta(block.mechanism, t, rate, epsilon, d, method.grid_size)
 
-    return jnp.min(jax.vmap(one)(rates))
+    return jnp.min(jax.vmap(one)(_rates(block, method)))
+
+
+def _decomposition_epsilon(
+    m: Mechanism, log_target: jax.Array, d: Direction, method: Decomposition
+) -> jax.Array:
+    """Remove: the Poisson scheme's epsilon at lam' delta, moved. Add: a root that begins there.
+
+    (Far beyond the root the bound is trivial, so that no search would come back from there.)
+    """
+    block = one_block(m)
+    assert block is not None
+    t = block.num_steps
+
+    def one(rate):
+        joined = -jnp.expm1(t * jnp.log1p(-rate))
+        scheme = Repeated(PoissonSampled(block.mechanism, rate), t)
+        aim = log_target + jnp.log(joined) - _SLACK * (1.0 + jnp.abs(log_target))
+        found = _numerical.epsilon(scheme, aim, d, (1,), method.grid_size)[0]
+        return allocated(found, rate, t, d) * (1.0 + _SLACK)
+
+    moved = jnp.min(jax.vmap(one)(_rates(block, method)))
+    if d == "remove":
+        return moved
+
+    def excess(e):
+        return _decomposition_log_delta(m, e, d, method) - log_target
+
+    start = jax.lax.stop_gradient(jnp.where(jnp.isfinite(moved), moved, 1.0))
+    start = jnp.where(jnp.isfinite(log_target), start, jnp.nan)
+    return jnp.maximum(_roots.safe_root(excess, start, 1e-6, 1e-9), 0.0)
 
 
 def _merged(terms: list[Term]) -> list[Term]:
@@ -213,9 +257,4 @@ def epsilon(
     """Upper bound on epsilon >= 0 at log delta; inf where the bound is vacuous."""
     if isinstance(method, PosteriorSampling):
         return _posterior_epsilon(m, log_target, d, method)
-
-    def excess(e):
-        return _decomposition_log_delta(m, e, d, method) - log_target
-
-    start = jax.lax.stop_gradient(jnp.where(jnp.isfinite(log_target), 1.0, jnp.nan))
-    return jnp.maximum(_roots.safe_root(excess, start, 1e-6, 1e-9), 0.0)
+    return _decomposition_epsilon(m, log_target, d, method)

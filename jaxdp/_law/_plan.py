@@ -190,6 +190,10 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
             lambda t: _log_sum_exp(log_weight + t[:, None] * loss), tilts.T, rows
         ).T
 
+    # At large tilts it matters where the last cell ends.
+    held = log_p > -jnp.inf
+    last = held[:, :-1] & ~held[:, 1:]
+    reaching = centred.at[:, :-1].set(jnp.where(last, edges - m.mean[:, None], centred[:, :-1]))
     base = jnp.asarray(_CHERNOFF_TILTS)
     each = jnp.ones((count.shape[0], 1))
     tilts = base / deviation
@@ -197,8 +201,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     bulk, cut = _bulk(jnp.exp(log_p), centred, m.mean)
     rare = jnp.abs(centred) >= cut[:, None]
     # (`_compose` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
-    most = log_mgf(jnp.where(rare, -jnp.inf, log_p), each * both, centred)
-    some = log_mgf(jnp.where(rare, log_p, -jnp.inf), each * both, centred)
+    most = log_mgf(jnp.where(rare, -jnp.inf, log_p), each * both, reaching)
+    some = log_mgf(jnp.where(rare, log_p, -jnp.inf), each * both, reaching)
     total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)
     # Below, and above: what lies a window's width beyond epsilon wraps around to beyond it.
     (below, above), chernoff = _chernoff_edge(
@@ -234,7 +238,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     places = np.cumsum([0] + [t.number if isinstance(t, Family) else 1 for t in terms])[:-1]
     rows = places[~own]
     both = jnp.concatenate([-tilts, tilts], axis=-1)
-    values = inner[rows, None] * log_mgf(kept[rows], both[rows], centred[rows])
+    values = inner[rows, None] * log_mgf(kept[rows], both[rows], reaching[rows])
     steps = []
     for i, term in zip(places, terms, strict=True):
         if isinstance(term, Family):
