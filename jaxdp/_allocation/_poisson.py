@@ -158,24 +158,17 @@ def _decomposition_log_delta(
 def _decomposition_epsilon(
     m: Mechanism, log_target: jax.Array, d: Direction, method: Decomposition
 ) -> jax.Array:
-    """Remove: the Poisson scheme's epsilon at lam' delta, moved. Add: a root that begins there.
+    """A root that begins at the Poisson scheme's epsilon for lam' delta, moved.
 
-    (Far beyond the root the bound is trivial, so that no search would come back from there.)
+    (Far beyond the root the bound is trivial: a search that begins there would not come back.)
     """
     block = one_block(m)
-    assert block is not None
+    assert block is not None  # as `check` saw to
     t = block.num_steps
-
-    def one(rate):
-        joined = -jnp.expm1(t * jnp.log1p(-rate))
-        scheme = Repeated(PoissonSampled(block.mechanism, rate), t)
-        aim = log_target + jnp.log(joined) - _SLACK * (1.0 + jnp.abs(log_target))
-        found = _numerical.epsilon(scheme, aim, d, (1,), method.grid_size)[0]
-        return allocated(found, rate, t, d) * (1.0 + _SLACK)
-
-    moved = jnp.min(jax.vmap(one)(_rates(block, method)))
-    if d == "remove":
-        return moved
+    rate = _rates(block, method)[0]
+    aim = log_target + jnp.log(-jnp.expm1(t * jnp.log1p(-rate)))
+    scheme = Repeated(PoissonSampled(block.mechanism, rate), t)
+    moved = allocated(_numerical.epsilon(scheme, aim, d, (1,), method.grid_size)[0], rate, t, d)
 
     def excess(e):
         return _decomposition_log_delta(m, e, d, method) - log_target

@@ -104,6 +104,19 @@ def test_bounds_hold_on_exact_laws(direction):
             assert np.median(got[some] / np.array(exact)[some]) < 3.0
 
 
+def test_decomposition_epsilon():
+    """Breaks when the search for epsilon is lost where the bound is trivial, or misses delta.
+
+    At t = 1e6 the add curve ends at epsilon = 1; with (1 - e^-1)^-1 = 1.58 the factor of the paper.
+    """
+    m = jaxdp.RandomAllocation(jaxdp.Gaussian(np.array([0.85, 2.0, 5.0])), 1e6)
+    poisson = np.array([0.0089, 0.00253, 0.000924])  # of the scheme at the rate 1/t, delta 1e-10
+    for direction in ("remove", "add"):
+        method = jaxdp.Decomposition(1e-6)
+        got = np.asarray(jaxdp.epsilon(m, 1e-10, direction=direction, method=method))
+        assert np.all((got > 1.5 * poisson) & (got < 1.75 * poisson))
+
+
 def test_methods_refuse_what_they_cannot_bound():
     """Breaks when a method without a proof for a composition answers anyway."""
     g = jaxdp.Gaussian(1.0)
