@@ -15,9 +15,17 @@ g(beta, k) = g(b, k) (beta)_k/(b)_k T^{2 beta - 1}),
     k <  b - 1/2:  g = T (b)_k/(k! pi^{1/2}) Gamma(k+1)/Gamma(k+1/2) (1+T)^{2k}
                        J(k+1/2, b-k-1, T^2, b+k).
 
-No term is larger than min(b, k) log(b + 1/a + k), however large b is. Both ends of J fall at least
-like e^{-|v|/2}; the trapezoidal rule on a sinh-stretched grid around its peak reaches 2e-14 from
-a = 1e-9 on and 1e-12 at a = 1e-12 (relative to 1 + the logarithm), where the power series needs
+With s = e^v/(1 + e^v), D = E - B and d = c - 1 (-1/cosh^2(a/2) in the second case, where c rounds
+to 1 once a is large) the exponent is A v + B log(1 + d s) - D log(1 + e^v). At its peak
+
+    D s = A + B d s (1 - s)/(1 + d s).
+
+Second case: D = 2 A, -1 < d < 0, so that A/(2 b) <= s <= 1/2 and |B log(1 + d s)| <= 2 A.
+First case: b/(k + 1) <= s <= (2b - 1)/(k + b) for b >= 1, so that b |v| and D log(1 + e^v) are at
+most 4 b log(4 b + k/b), and B log(1 + d s) at most b log(1 + 1/(2a)). So no term is larger than a
+small multiple of min(b, k + 1/2) log(b + 1/a + k), however large b or a is. Both ends of J fall at
+least like e^{-|v|/2}; the trapezoidal rule on a sinh-stretched grid around its peak reaches 2e-14
+from a = 1e-9 on and 1e-12 at a = 1e-12 (relative to 1 + the logarithm), where the power series needs
 20/a terms.
 """
 
@@ -84,26 +92,36 @@ def _log_weight(b, beta, k, a):
         jnp.where(euler, b, k + 0.5),
         jnp.where(euler, b - 1.0, b - k - 1.0),
         jnp.where(euler, -1.0 / jnp.expm1(-2.0 * a), jnp.tanh(0.5 * a) ** 2),
-        b + k,
+        jnp.where(euler, 1.0 / jnp.expm1(2.0 * a), -(4.0 * jnp.exp(-a) / (1.0 + jnp.exp(-a)) ** 2)),
+        jnp.where(euler, k + 1.0, 2.0 * k + 1.0),
     )
     return front + integral, ratios[4] - ratios[5]
 
 
-def _log_integrand(v, rise, power, c, fall):
-    t = jnp.exp(v)  # |v| stays below 250
-    return rise * v + power * jnp.log1p(c * t) - fall * jnp.log1p(t)
+def _logs(t, c, excess):
+    """log((1 + c t)/(1 + t)) to relative accuracy, c = 1 + excess, and log(1 + t)."""
+    change = excess * (t / (1.0 + t))
+    near = change > -0.5
+    log_one = jnp.log1p(t)
+    return jnp.log1p(jnp.where(near, change, c * t)) - jnp.where(near, 0.0, log_one), log_one
 
 
-def _weighted_nodes(rise, power, c, fall):
+def _log_integrand(v, rise, power, c, excess, drop):
+    ratio, log_one = _logs(jnp.exp(v), c, excess)  # |v| stays below 250
+    return rise * v + power * ratio - drop * log_one
+
+
+def _weighted_nodes(*parameters):
     """Nodes v of the stretched grid (a new last axis), their weights over e^top, and top."""
-    peak, left, right = _window(rise, power, c, fall)
+    peak, left, right = _window(*parameters)
+    c = parameters[2]
     # both bends, at v = 0 and -log c, must lie where the stretched grid is fine
     core = jnp.maximum(jnp.minimum((left + right) / 8.0, 4.0), _PLATEAU * jnp.abs(jnp.log(c)))
     low, high = -jnp.arcsinh(left / core), jnp.arcsinh(right / core)
     step = (high - low) / (_NODES - 1)
     grow = jnp.exp(low[..., None] + step[..., None] * jnp.arange(_NODES, dtype=jnp.float64))
     v = peak[..., None] + 0.5 * core[..., None] * (grow - 1.0 / grow)
-    values = _log_integrand(v, *(x[..., None] for x in (rise, power, c, fall)))
+    values = _log_integrand(v, *(x[..., None] for x in parameters))
     top = jnp.max(values, axis=-1)
     weights = (
         0.5 * (step * core)[..., None] * (grow + 1.0 / grow) * jnp.exp(values - top[..., None])
@@ -112,9 +130,9 @@ def _weighted_nodes(rise, power, c, fall):
 
 
 @jax.custom_jvp
-def _log_integral(rise, power, c, fall):
-    """log J(rise, power, c, fall)."""
-    _, weights, top = _weighted_nodes(rise, power, c, fall)
+def _log_integral(rise, power, c, excess, drop):
+    """log J(rise, power, c, power + drop), c = 1 + excess."""
+    _, weights, top = _weighted_nodes(rise, power, c, excess, drop)
     return jnp.log(jnp.sum(weights, axis=-1)) + top
 
 
@@ -122,35 +140,31 @@ def _log_integral(rise, power, c, fall):
 def _log_integral_rule(primals, tangents):
     """Slopes are means of the integrand's own: four sums, however many tangents there are."""
     v, weights, top = _weighted_nodes(*primals)
-    power, c = primals[1:3]
+    power, c, excess = (x[..., None] for x in primals[1:4])
     total = jnp.sum(weights, axis=-1)
 
     def mean(values):
         return jnp.sum(weights * values, axis=-1) / total
 
     t = jnp.exp(v)
-    risen = 1.0 + c[..., None] * t
-    slopes = (
-        mean(v),
-        mean(jnp.log(risen)),
-        power * mean(t / risen),
-        -mean(jnp.log1p(t)),
-    )
-    tangent = sum(slope * dx for slope, dx in zip(slopes, tangents, strict=True))
+    ratio, log_one = _logs(t, c, excess)
+    slopes = (mean(v), mean(ratio), mean(power * (t / (1.0 + c * t))), -mean(log_one))
+    moved = (*tangents[:3], tangents[4])
+    tangent = sum(slope * dx for slope, dx in zip(slopes, moved, strict=True))
     return jnp.log(total) + top, tangent
 
 
-def _window(rise, power, c, fall):
+def _window(rise, power, c, excess, drop):
     """The peak of the integrand, and how far to either side it takes to fall by e^-42.
 
-    The peak solves c (rise + power - fall) t^2 + (rise (1 + c) + power c - fall) t + rise = 0 in
+    The peak solves c (rise - drop) t^2 + (rise (1 + c) + power (c - 1) - drop) t + rise = 0 in
     t = e^v; the integrand is unimodal and falls at least like e^{-|v|/2} far out.
     """
-    square, linear = c * (fall - rise - power), rise * (1.0 + c) + power * c - fall
+    square, linear = c * (drop - rise), rise * (1.0 + c) + power * excess - drop
     root = jnp.sqrt(linear * linear + 4.0 * square * rise)
     t = jnp.where(linear > 0.0, (linear + root) / (2.0 * square), 2.0 * rise / (root - linear))
     peak = jnp.log(t)
-    top = _log_integrand(peak, rise, power, c, fall)
+    top = _log_integrand(peak, rise, power, c, excess, drop)
     widest = 4.0 * _DROP + jnp.abs(jnp.log(c))
 
     def halve(_, logs):
@@ -158,7 +172,7 @@ def _window(rise, power, c, fall):
         middle = 0.5 * (low + high)
         reach = jnp.exp(middle)
         sides = jnp.stack([peak - reach[0], peak + reach[1]])
-        inside = top - _log_integrand(sides, rise, power, c, fall) < _DROP
+        inside = top - _log_integrand(sides, rise, power, c, excess, drop) < _DROP
         return jnp.where(inside, middle, low), jnp.where(inside, high, middle)
 
     ends = jnp.stack([jnp.full_like(peak, -12.0)] * 2), jnp.stack([jnp.log(widest)] * 2)

@@ -301,13 +301,16 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
         return 32.0 + 16.0 * epsilon + self._log_pmf_error()
 
     def _log_pmf_error(self) -> jax.Array:
-        """Terms of size min(beta, k) log(beta + 1/a) cancel; a third of this was seen.
+        """Terms of size min(beta, k) log(beta + 1/a) cancel (`_hypergeometric`), some ten of them.
 
-        Windows end within 16 standard deviations, sqrt(beta/2)/sinh(a/2) each, and 60/a.
+        Windows end within 16 standard deviations, sqrt(beta/2)/sinh(a/2) each, and 60/a. That the
+        terms are no larger is proved; how their roundoffs add up was measured: at most a tenth
+        of this for log f and a fifth for the loss, at 240 settings of beta up to 1e8, a in
+        (1e-8, 30) against 40-digit sums.
         """
         a, beta = jnp.asarray(self.a), jnp.asarray(self.beta)
         reach = self.sensitivity + 16.0 * jnp.sqrt(0.5 * beta) / jnp.sinh(0.5 * a) + 60.0 / a
-        return 12.0 * jnp.minimum(beta, reach) * jnp.log1p(beta + 1.0 / a)
+        return 24.0 * jnp.minimum(beta, reach) * jnp.log1p(beta + 1.0 / a)
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         """The loss at Delta falls with a: where that is tiny, the one at 1e-12 bounds it."""

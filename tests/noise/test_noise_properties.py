@@ -166,6 +166,40 @@ def test_limits():
     )
 
 
+def test_gdl_rounding_allowance():
+    """Breaks when log f is off by more than the allowance of certified masses.
+
+    Nearly Skellam noise (large a and beta) and beta far above k: terms that cancel must not be of
+    the size of beta. The truth is the integral of the characteristic function, in 30 digits.
+    """
+    beta, a = np.array([1e8, 2e4, 40.0, 6e4]), np.array([25.0, 9.3, 0.5, 4e-3])
+    k = np.array([0.0, 11.0, 25.0, 2e5])
+    m = noise.GeneralizedDiscreteLaplace(beta, a, np.ones(4))
+    log_f, allowed = jax.jit(jax.vmap(lambda m, k: (m._log_pmf(k), m._log_pmf_error())))(m, k)
+    with mp.workdps(30):
+        for i in range(k.size):
+            b, top, order = mp.mpf(beta[i]), mp.cosh(mp.mpf(a[i])), mp.mpf(k[i])
+            ratio = order / b
+            t = (ratio * top + mp.sqrt(1 + ratio**2 * (top**2 - 1))) / (1 + ratio)
+            theta = mp.log(t)
+            gap = top - mp.cosh(theta)
+            deviation = mp.sqrt(b * (mp.cosh(theta) / gap + (mp.sinh(theta) / gap) ** 2))
+            reach = min(mp.pi, 40 / deviation)
+
+            def log_mgf(z, b=b, top=top, order=order):
+                return -b * mp.log((top - mp.cosh(z)) / (top - 1)) - order * z
+
+            peak, points = log_mgf(theta), 240
+            values = [
+                mp.re(mp.exp(log_mgf(mp.mpc(theta, reach * j / points)) - peak))
+                for j in range(points + 1)
+            ]
+            total = (mp.fsum(values) - (values[0] + values[-1]) / 2) * reach / points
+            truth = peak + mp.log(total / mp.pi)
+            error = float(abs(mp.mpf(float(log_f[i])) - truth)) * 2.0**52
+            assert error <= 16 + 2 * abs(float(truth)) + float(allowed[i])
+
+
 def test_laplace_sum():
     """Breaks when a sum of n Laplace variables is not Gamma(n) - Gamma(n), or at n = 1 Laplace."""
     n = np.array([2.0, 5.0, 40.0])
