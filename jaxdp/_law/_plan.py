@@ -31,11 +31,12 @@ _BULK = 60.0
 _BULK_ROUNDS = 8
 # One stage suffices while its lattice has so many points per deviation of one step.
 _BULK_POINTS = 64.0
-# So few steps with at most so many rare losses are one block (`_compose`).
+# So few steps with at most so many rare losses are one block (`_parts`).
 _FEW_STEPS = 256.0
 _FEW_JUMPS = 2.0
 # Beyond that, moments at the Chernoff tilts are given up (`_symbols`).
 _LARGEST_EXPONENT = 500.0
+_LEAST_LOG_DELTA = -600.0
 _SIGNS = np.array([-1.0, 1.0])
 
 
@@ -138,6 +139,11 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     edges = _saddle.pilot_edges()
     centre, log_answer = _saddle.estimate(atoms, epsilon, log_delta)
+    if epsilon is not None:
+        # Where delta is next to nothing, the law is planned where a double still holds it.
+        far = ~(log_answer > _LEAST_LOG_DELTA)
+        centre = jnp.where(far, jnp.minimum(_saddle.reach(atoms, _LEAST_LOG_DELTA), centre), centre)
+        log_answer = jnp.where(far, _LEAST_LOG_DELTA, log_answer)
     # Losses so large that P hardly sees them go to infinity.
     allowed = jnp.log(_TOLERANCE) + log_answer - jnp.log(used)[:, None]
     above = _saddle.above(atoms)
@@ -200,7 +206,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     both = jnp.concatenate([-tilts, tilts])
     bulk, cut = _bulk(jnp.exp(log_p), centred, m.mean)
     rare = jnp.abs(centred) >= cut[:, None]
-    # (`_compose` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
+    # (`_parts` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
     most = log_mgf(jnp.where(rare, -jnp.inf, log_p), each * both, reaching)
     some = log_mgf(jnp.where(rare, log_p, -jnp.inf), each * both, reaching)
     total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)

@@ -154,6 +154,16 @@ def tilt_for(atoms: Atoms, epsilon: jax.Array) -> jax.Array:
     return _bisect(atoms, lambda theta: _tilted(atoms, theta, None).mean < epsilon)
 
 
+def reach(atoms: Atoms, log_delta: float) -> jax.Array:
+    """About where delta has fallen so low."""
+
+    def more(theta: jax.Array) -> jax.Array:
+        at = _tilted(atoms, theta, None)
+        return at.exponent + log_tail(theta, at.deviation) > log_delta
+
+    return _tilted(atoms, _bisect(atoms, more), None).mean
+
+
 def _one_cut(
     atoms: Atoms, level: jax.Array, epsilon: jax.Array | None, log_delta: jax.Array
 ) -> jax.Array:

@@ -1,12 +1,14 @@
 """Measures on a lattice through their generating functions, and the errors of transforming them.
 
-The bounds are derived in `_compose`.
+The bounds on what they are off by are derived in `_compose`.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 _LOG_ZERO = -1e6
@@ -36,10 +38,6 @@ class Symbol(NamedTuple):
         """With a mass at the origin."""
         return Symbol(self.wave + mass, self.real + mass)
 
-    def power(self, count: jax.Array) -> "Symbol":
-        real = jnp.where(count == 0.0, 1.0, self.real)
-        return Symbol(power(self.wave, count), jnp.exp(count * jnp.log(real)))
-
     def where(self, some: jax.Array) -> "Symbol":
         """Itself or nothing."""
         return Symbol(jnp.where(some, self.wave, 0.0), jnp.where(some, self.real, 0.0))
@@ -64,6 +62,38 @@ def power(spectrum: jax.Array, count: jax.Array) -> jax.Array:
     """z^n, continued to real n by the principal logarithm; 0 to 0, without a singular gradient."""
     magnitude, angle = log_of(spectrum)
     return from_log(count * magnitude, count * angle)
+
+
+class Power(NamedTuple):
+    """A power of a symbol, its mass apart: e^log_total times the symbol of a probability."""
+
+    wave: jax.Array
+    log_mgf: jax.Array
+    log_total: jax.Array
+
+    def where(self, some: jax.Array) -> "Power":
+        """Itself or 1."""
+        return Power(
+            *(jnp.where(some, x, one) for x, one in zip(self, (1.0, 0.0, 0.0), strict=True))
+        )
+
+    def symbol(self) -> Symbol:
+        total = jnp.exp(self.log_total)
+        return Symbol(
+            self.wave * total, total * jnp.exp(jnp.concatenate([jnp.zeros(1), self.log_mgf]))
+        )
+
+
+def raised(symbol: Symbol, count: jax.Array | None = None) -> Power:
+    """The count-th power, by default the first."""
+    log_total = jnp.log(symbol.real[0])
+    log_mgf = jnp.log(symbol.real[1:]) - log_total
+    wave = symbol.wave / symbol.real[0]
+    if count is None:
+        return Power(wave, log_mgf, log_total)
+    some = count > 0.0  # a moment may be infinite
+    log_mgf = jnp.where(some, count * jnp.where(some, log_mgf, 0.0), 0.0)
+    return Power(power(wave, count), log_mgf, count * log_total)
 
 
 def rounding_mass(count: jax.Array, size: int) -> jax.Array:
@@ -92,6 +122,12 @@ def count_up(size: int) -> jax.Array:
     return jnp.arange(size, dtype=jnp.float64)
 
 
+@functools.cache
+def _roots(size: int) -> np.ndarray:
+    """e^{-2 pi i k / N}."""
+    return np.exp(-2j * np.pi * np.arange(size) / size)
+
+
 class Frame(NamedTuple):
     """What the coarse lattice is: its spacing, its tilts, the tilt theta, the side, the size."""
 
@@ -100,6 +136,16 @@ class Frame(NamedTuple):
     theta: jax.Array
     side: int
     size: int
+
+    def points(self, place: jax.Array, at: jax.Array, next_to: jax.Array) -> Symbol:
+        """Of a weight at one integer place, and one at the next."""
+        turns = np.arange(self.size // 2 + 1)
+        index = turns * place.astype(jnp.int64) % self.size
+        roots = jnp.asarray(_roots(self.size))
+        tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
+        real = jnp.exp(jnp.minimum(tilts * place, 600.0)) * (at + next_to * jnp.exp(tilts))
+        wave = roots[index] * (at + next_to * roots[turns])
+        return Symbol(wave, jnp.concatenate([(at + next_to)[None], real]))
 
     def symbol(self, weights: jax.Array, places: jax.Array) -> Symbol:
         """Of weights at any integer places."""

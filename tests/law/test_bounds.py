@@ -73,26 +73,50 @@ def test_sampled_gaussian_brackets_the_truth(sigma, q, count, exact, width):
     assert (high - low) / exact < width
 
 
-@pytest.mark.parametrize(
-    ("sigma", "q", "count", "delta", "width"),
-    [
-        (0.4, 0.01, 1e3, 1e-5, 2e-3),
-        (0.3, 0.01, 1e3, 1e-5, 3e-2),
-        (2.0, 1e-4, 1e4, 1e-6, 1e-3),
-        (1.0, 1e-3, 10.0, 1e-5, 1e-3),
-        (1.0, 1e-3, 1.0, 1e-5, 1e-3),
-    ],
-)
-def test_rare_large_losses(sigma, q, count, delta, width):
-    """Breaks if one loss far above epsilon misleads the search, or if a law that is mostly in one
-    cell of the lattice loses its mean.
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_rare_losses(direction):
+    """Breaks if one loss far above epsilon misleads the search, if two of them wrap around to near
+    epsilon, if one of few steps is taken for the mean of all, if a law that is mostly in one cell
+    of the lattice loses its mean, or one that ends in a peak (add) its peak.
     """
-    low, high = sampled_epsilon()(sigma, q, count, delta)
-    assert 0 < low <= high < (1 + width) * low
-    if count == 1:
-        at_low, at_high = (laws.sampled_gaussian_log_delta(sigma, q, e) for e in (low, high))
-        assert at_low >= np.log(delta) - 1e-9
-        assert at_high <= np.log(delta) + 1e-9
+    settings = [
+        (0.4, 0.01, 1e3, 1e-5),
+        (0.3, 0.01, 1e3, 1e-5),
+        (0.6, 1e-3, 1e4, 1e-5),
+        (0.8, 1e-4, 1e6, 1e-5),
+        (2.0, 1e-4, 1e4, 1e-6),
+        (1.0, 1e-3, 10.0, 1e-5),
+        (0.739, 0.00138, 14.0, 4.8e-7),
+        (0.8, 0.003, 100.0, 1e-7),
+        (0.75, 1e-3, 200.0, 1e-8),
+        (1.0, 0.3, 4.0, 1e-12),
+        (1.0, 1e-3, 1.0, 1e-5),
+        (1.0, 0.1, 1.0, 1e-5),
+    ]
+
+    def bounds(sigma, q, count, delta):
+        terms = (laws.sampled_gaussian(sigma, q, count),)
+        return epsilon_bounds(terms, delta, direction=direction, size=16384)
+
+    lows, highs = over_rows(bounds)(*np.array(settings).T)
+    for setting, low, high in zip(settings, lows, highs, strict=True):
+        sigma, q, count, delta = setting
+        assert 0.0 <= low <= high < (1 + 5e-4) * low + 1e-12, setting
+        if count == 1 and direction == "remove":
+            at_low, at_high = (laws.sampled_gaussian_log_delta(sigma, q, e) for e in (low, high))
+            assert at_low >= np.log(delta) - 1e-9
+            assert at_high <= np.log(delta) + 1e-9
+
+
+def test_next_to_no_delta_is_next_to_none():
+    """Breaks if a delta below what a double holds makes the bound trivial, or fall too low."""
+    term = Term(laws.gaussian(1.0), 100.0)
+    epsilon = np.array([300.0, 450.0, 3000.0, 1e6])
+    low, high = map(np.asarray, over_rows(lambda e: log_delta_bounds((term,), e))(epsilon))
+    exact = np.array([laws.gaussian_log_delta(10.0, e) for e in epsilon])
+    assert np.all(low <= exact)
+    assert np.all(exact <= high)
+    assert np.all(high[1:] < -550.0)
 
 
 @pytest.mark.parametrize("delta", [1e-14, 1e-18, 1e-25, 1e-50])
