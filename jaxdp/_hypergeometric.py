@@ -25,8 +25,8 @@ First case: b/(k + 1) <= s <= (2b - 1)/(k + b) for b >= 1, so that b |v| and D l
 most 4 b log(4 b + k/b), and B log(1 + d s) at most b log(1 + 1/(2a)). So no term is larger than a
 small multiple of min(b, k + 1/2) log(b + 1/a + k), however large b or a is. Both ends of J fall at
 least like e^{-|v|/2}; the trapezoidal rule on a sinh-stretched grid around its peak reaches 2e-14
-from a = 1e-9 on and 1e-12 at a = 1e-12 (relative to 1 + the logarithm), where the power series needs
-20/a terms.
+from a = 1e-9 on and 1e-12 at a = 1e-12 (relative to 1 + the logarithm), where the power series
+needs 20/a terms.
 """
 
 import jax
