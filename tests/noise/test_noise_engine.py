@@ -41,7 +41,8 @@ def convolved_skellam(variance, count, eps):
 def test_skellam_composed_is_bracketed():
     """Breaks when 100 Skellam releases are not between the engine's bounds, or these are wide."""
     count = 100
-    for variance in (4000.0, 25.0):
+    # Isolated atoms off the lattice cost the bound below most: at variance 25 they are 0.04 apart.
+    for variance, below, above in ((4000.0, 6e-4, 2e-4), (25.0, 1.2e-2, 3e-4)):
         scale = np.sqrt(count / variance)
         eps = 0.5 * scale**2 + scale * np.array([0.5, 2.0, 4.0])
         expected, log_f = convolved_skellam(variance, count, eps)
@@ -52,6 +53,5 @@ def test_skellam_composed_is_bracketed():
         low, high = jaxdp.delta_bounds(m, eps, method=jaxdp.Numerical())
         assert np.all(low <= expected * (1 + 1e-7))
         assert np.all(high >= expected * (1 - 1e-7))
-        # isolated atoms off the lattice cost the lower bound most
-        np.testing.assert_allclose(low, expected, rtol=1.5e-2)
-        np.testing.assert_allclose(high, expected, rtol=5e-3)
+        np.testing.assert_allclose(low, expected, rtol=below)
+        np.testing.assert_allclose(high, expected, rtol=above)
