@@ -25,7 +25,7 @@ EXACT = {
     "sampled": SAMPLED,
 }
 BOUNDED = {
-    "repeated": jaxdp.Repeated(SAMPLED, 4),
+    "repeated": jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Laplace(1.0), 0.3), 4),
     "composed": jaxdp.Composed([jaxdp.Laplace(1.0), jaxdp.Gaussian(2.0)]),
 }
 MECHANISMS = EXACT | BOUNDED

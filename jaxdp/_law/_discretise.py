@@ -205,8 +205,9 @@ def lower_measure(
     shown |= ends & (lowering[:-1] >= to_end)
     survival += (lowering[1:] - lowering[:-1]) / jnp.where(some, step, 1.0)
     survival = jnp.maximum(jnp.where(shown, survival, jnp.minimum(survival, above)), 0.0)
-    # A cell without width repeats its left neighbour.
+    # A cell without width repeats its left neighbour. Where phi has ended, no rounding is left.
     survival = jnp.where(some, survival, jnp.inf)
+    survival = jnp.where(lax.cummax(is_call[:-1].astype(jnp.int32)) > 0, 0.0, survival)
     survival = lax.cummin(jnp.concatenate([mass[:1] + above[:1], survival]))
     survival *= 1.0 - allowance
     return jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
