@@ -131,6 +131,17 @@ def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array
     return jsp.logsumexp(log_p, axis=-1) - jsp.logsumexp(log_p - atoms.loss, axis=-1)
 
 
+def _tops(terms: Terms) -> jax.Array:
+    """Per term, the largest finite loss (not of families: infinity)."""
+    tops = [
+        jnp.full((t.number,), jnp.inf)
+        if isinstance(t, Family)
+        else jnp.asarray(t.support[1], jnp.float64)[None]
+        for t in terms
+    ]
+    return jnp.concatenate(tops)
+
+
 def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, size: int) -> Plan:
     """Choose for a given epsilon, or for a given log delta (one of them None)."""
     epsilon, log_delta = lax.stop_gradient((epsilon, log_delta))
@@ -189,17 +200,21 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     lowest = jnp.max(jnp.where(keep_below, edges[0], edges), axis=-1)
     log_p = jnp.where(atoms.loss >= lowest[:, None], log_p, -jnp.inf)
 
-    def log_mgf(log_weight: jax.Array, tilts: jax.Array, loss: jax.Array) -> jax.Array:
-        """Per term, at each of its tilts: (terms, tilts)."""
-        rows = loss.shape[0]
-        return _saddle.each_of(
-            lambda t: _log_sum_exp(log_weight + t[:, None] * loss), tilts.T, rows
-        ).T
-
-    # At large tilts it matters where the last cell ends.
+    # At large tilts it matters where the last cell ends, or the support in it.
     held = log_p > -jnp.inf
     last = held[:, :-1] & ~held[:, 1:]
-    reaching = centred.at[:, :-1].set(jnp.where(last, edges - m.mean[:, None], centred[:, :-1]))
+    ends = jnp.minimum(edges, _tops(terms)[:, None]) - m.mean[:, None]
+    reaching = centred.at[:, :-1].max(jnp.where(last, ends, -jnp.inf))
+
+    def log_mgf(log_weight: jax.Array, tilts: jax.Array, rows: np.ndarray) -> jax.Array:
+        """Per term, at each of its tilts: (terms, tilts)."""
+        low, high = centred[rows], reaching[rows]
+
+        def one(t: jax.Array) -> jax.Array:
+            return _log_sum_exp(log_weight + jnp.maximum(t[:, None] * low, t[:, None] * high))
+
+        return _saddle.each_of(one, tilts.T, rows.size).T
+
     base = jnp.asarray(_CHERNOFF_TILTS)
     each = jnp.ones((count.shape[0], 1))
     tilts = base / deviation
@@ -207,8 +222,9 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     bulk, cut = _bulk(jnp.exp(log_p), centred, m.mean)
     rare = jnp.abs(centred) >= cut[:, None]
     # (`_parts` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
-    most = log_mgf(jnp.where(rare, -jnp.inf, log_p), each * both, reaching)
-    some = log_mgf(jnp.where(rare, log_p, -jnp.inf), each * both, reaching)
+    every = np.arange(count.shape[0])
+    most = log_mgf(jnp.where(rare, -jnp.inf, log_p), each * both, every)
+    some = log_mgf(jnp.where(rare, log_p, -jnp.inf), each * both, every)
     total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)
     # Below, and above: what lies a window's width beyond epsilon wraps around to beyond it.
     (below, above), chernoff = _chernoff_edge(
@@ -244,7 +260,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     places = np.cumsum([0] + [t.number if isinstance(t, Family) else 1 for t in terms])[:-1]
     rows = places[~own]
     both = jnp.concatenate([-tilts, tilts], axis=-1)
-    values = inner[rows, None] * log_mgf(kept[rows], both[rows], reaching[rows])
+    values = inner[rows, None] * log_mgf(kept[rows], both[rows], rows)
     steps = []
     for i, term in zip(places, terms, strict=True):
         if isinstance(term, Family):
@@ -262,7 +278,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
                 outer[i],
                 rest[i],
                 (m.mean[i] - means[i], cut[i]),
-                _SIGNS * _coarse(1.04 * (reach + 0.125 * units[i])),
+                _SIGNS * _coarse(1.04 * (jnp.maximum(reach, 0.0) + 0.125 * units[i])),
                 tilt,
                 (lowest[i], highest[i]),
             )
