@@ -210,10 +210,16 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
     saddle = _saddle(atoms, steps, query.y, None, s)
     log_value = query.log_delta + jnp.log(_scale(query.y, steps, s))
 
-    # All of the law but this mass, for one that will be composed.
-    untilted = _moments(atoms, jnp.float64(0.0), s)
+    # All of the law but this mass, for one that will be composed: twice over on the add side, where
+    # ratios that rare are capped, or Chernoff would see nothing but the largest.
+    usual = atoms
+    if s < 0:
+        above = jnp.cumsum(jnp.exp(atoms.log_q)[::-1])[::-1]
+        largest = jnp.max(jnp.where(above > _REST / steps, atoms.x, 0.0))
+        usual = _Atoms(atoms.log_q, jnp.minimum(atoms.x, largest))
+    untilted = _moments(usual, jnp.float64(0.0), s)
     rates = jnp.asarray(_CHERNOFF_TILTS) / (jnp.sqrt(steps) * untilted.deviation + 1e-15 * steps)
-    log_mgf = _log_sum(atoms.log_q - s * rates[:, None] * (atoms.x - untilted.mean))
+    log_mgf = _log_sum(atoms.log_q - s * rates[:, None] * (usual.x - untilted.mean))
     everything = s * steps * untilted.mean - _edge(steps * log_mgf, rates, jnp.log(_REST))
 
     def try_tilt(theta: jax.Array) -> tuple[AveragePlan, jax.Array]:
