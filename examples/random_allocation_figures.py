@@ -63,7 +63,6 @@ def save(
     curves: Mapping[str, Any],
     labels: Sequence[str],
     title: str,
-    log_x: bool = True,
 ) -> None:
     """Write name.png and name.csv; where a bound is vacuous, its line ends."""
     values = {k: np.broadcast_to(np.asarray(v, float), x.shape) for k, v in curves.items()}
@@ -72,8 +71,10 @@ def save(
         shown = np.where(np.isfinite(y) & (y > 0), y, np.nan)
         axis.plot(x, shown, marker="." if x.size < 10 else None, label=scheme, **LINES[scheme])
     axis.set(yscale="log", xlabel=labels[0], ylabel=labels[1], title=title)
-    if log_x:
-        axis.set(xscale="log")
+    axis.set(xscale="log")
+    if x.max() < 10.0:  # less than a decade: plain numbers
+        axis.set_xticks([0.5, 1.0, 2.0, 5.0], ["0.5", "1", "2", "5"])
+        axis.xaxis.set_minor_formatter("")
     axis.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(output / f"{name}.png")

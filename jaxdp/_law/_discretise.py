@@ -210,7 +210,9 @@ def lower_measure(
     survival = jnp.where(lax.cummax(is_call[:-1].astype(jnp.int32)) > 0, 0.0, survival)
     survival = lax.cummin(jnp.concatenate([mass[:1] + above[:1], survival]))
     survival *= 1.0 - allowance
-    return jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
+    measure = jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
+    # (A compiler may round the two sides of the running minimum differently.)
+    return jnp.where(measure > 0.0, measure, 0.0)
 
 
 def _line_to_end(
