@@ -157,6 +157,8 @@ def _jumps(one: OneStep, rare: jax.Array, few: jax.Array, frame: Frame) -> tuple
     p_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), exponent + loss - one.lattice.centre)
     log_m = q_log + one.log_norm - (1.0 + theta) * one.lattice.centre
     s = p_log - q_log + one.lattice.centre
+    some = jnp.any(rare)  # else there is nothing to multiply what follows with
+    log_m, s = jnp.where(some, log_m, 0.0), jnp.where(some, s, 0.0)
     weights = jnp.where(rare, one.weights, 0.0) * jnp.exp(one.log_norm)
     if frame.side < 0:
         # Moving a Q-mass by l multiplies its tilted weight by e^{(1 + theta) l}. Moving to a whole

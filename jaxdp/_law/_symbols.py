@@ -28,10 +28,11 @@ class Symbol(NamedTuple):
         return Symbol(self.wave + other.wave, self.real + other.real)
 
     def __mul__(self, other: "Symbol") -> "Symbol":
-        return Symbol(self.wave * other.wave, self.real * other.real)
+        none = (self.real == 0.0) | (other.real == 0.0)  # and the other may be infinite
+        return Symbol(self.wave * other.wave, jnp.where(none, 0.0, self.real * other.real))
 
     def scaled(self, factor: jax.Array) -> "Symbol":
-        real = jnp.where(factor == 0.0, 0.0, self.real)  # it may be infinite
+        real = jnp.where(factor == 0.0, 0.0, self.real)
         return Symbol(self.wave * factor, real * factor)
 
     def plus(self, mass: float) -> "Symbol":
@@ -143,7 +144,9 @@ class Frame(NamedTuple):
         index = turns * place.astype(jnp.int64) % self.size
         roots = jnp.asarray(_roots(self.size))
         tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
-        real = jnp.exp(jnp.minimum(tilts * place, 600.0)) * (at + next_to * jnp.exp(tilts))
+        exponent = tilts * place
+        real = jnp.exp(jnp.minimum(exponent, 600.0)) * (at + next_to * jnp.exp(tilts))
+        real = jnp.where(exponent > 600.0, jnp.inf, real)
         wave = roots[index] * (at + next_to * roots[turns])
         return Symbol(wave, jnp.concatenate([(at + next_to)[None], real]))
 
