@@ -168,7 +168,8 @@ def _one_cut(
     atoms: Atoms, level: jax.Array, epsilon: jax.Array | None, log_delta: jax.Array
 ) -> jax.Array:
     """The estimate with losses beyond a cut apart: at most e^level of them are expected."""
-    rare = atoms.count[:, None] * above(atoms) <= jnp.exp(level)
+    some = jnp.where(atoms.count > 0.0, atoms.count, 1.0)  # what occurs no times keeps its law
+    rare = some[:, None] * above(atoms) <= jnp.exp(level)
     bulk = atoms._replace(log_p=jnp.where(rare, -jnp.inf, atoms.log_p))
     rate = jnp.where(rare, atoms.count[:, None] * jnp.exp(atoms.log_p), 0.0)
     expected = jnp.sum(rate, axis=-1)
