@@ -188,7 +188,7 @@ def random_settings(number: int) -> None:
                 m,
                 epsilon,
                 jax.random.key(steps),
-                num_samples=min(200_000, 20_000_000 // steps),
+                num_samples=min(20_000, 4_000_000 // steps),
                 direction=direction,
                 confidence=1.0 - 1e-4 / (2 * number),
             )
