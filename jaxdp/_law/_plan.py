@@ -24,8 +24,6 @@ _UNDERTILT = 0.75
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
 # What windows and truncation may cost, relative to delta.
 _TOLERANCE = 1e-6
-# The same for wrapped mass below, where a wider window costs more than it gains.
-_WRAPPED = 50.0
 # Losses beyond so many deviations of the rest count as rare and large.
 _BULK = 60.0
 _BULK_ROUNDS = 8
@@ -228,9 +226,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)
     # Below, and above: what lies a window's width beyond epsilon wraps around to beyond it.
     (below, above), chernoff = _chernoff_edge(
-        jnp.stack([total[: base.size], total[base.size :]]),
-        tilts,
-        log_mass + jnp.log(jnp.array([1.0, _WRAPPED])),
+        jnp.stack([total[: base.size], total[base.size :]]), tilts, log_mass
     )
     # g itself falls like e^{-theta y} above.
     low = jnp.minimum(mean - below, centre - 4.0 * deviation)
