@@ -366,6 +366,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert row[-1] == "holds"
 
 
+@pytest.mark.slow
 def test_allocation_scheme_counts_whole_epochs(monkeypatch, tmp_path):
     """Breaks when steps left over are not counted, or counted below, or the columns are mixed."""
     monkeypatch.setattr(_audit, "_FINE", jaxdp.Numerical(grid_size=4096))

@@ -95,6 +95,7 @@ def _final_error(sigma, q, decay):
     return jnp.sum(remaining * (sigma**2 + 0.05 / q))
 
 
+@pytest.mark.slow
 def test_learned_dp_sgd_beats_the_best_constant_noise():
     steps, rate, decay = 30, 0.05, 0.85
     with jax.enable_x64(True):

@@ -104,6 +104,7 @@ def test_bounds_hold_on_exact_laws(direction):
             assert np.median(got[some] / np.array(exact)[some]) < 3.0
 
 
+@pytest.mark.slow
 def test_decomposition_epsilon():
     """Breaks when the search for epsilon is lost where the bound is trivial, or misses delta.
 

@@ -46,6 +46,7 @@ def test_brackets_contain_the_truth_and_other_bounds_lie_above(direction):
         assert (other >= DELTA * (1 - 1e-9))[some].all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_composed_averages(direction):
     """Breaks when the composition of averages is not tight in either direction.

@@ -236,6 +236,7 @@ def _exact_response(e0, steps, count, epsilon, direction):
     return masses @ np.maximum(1.0 - np.exp(epsilon) * ratios, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_composed_averages_bracket_an_enumeration(direction):
     """Breaks if the averaged law, as the engine reads it, is not above or below."""

@@ -41,6 +41,7 @@ def test_equal_steps_are_repetitions_and_order_does_not_matter():
     assert np.all(high - low < 5e-3 * high)
 
 
+@pytest.mark.slow
 def test_schedules_compose_with_repetitions():
     """Breaks if the two kinds of factors lose their common lattice."""
     parts = jaxdp.Composed([sampled(np.ones(STEPS), 0.02), repeated(1.0, 0.02, 40)])

@@ -29,7 +29,9 @@ TARGETS = {
 }
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[] if x == "beta" else pytest.mark.slow) for x in TARGETS]
+)
 def test_calibration_under_an_honest_fraction(name):
     """Breaks when a calibrated parameter misses its target, or is not at its boundary.
 

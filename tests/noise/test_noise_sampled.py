@@ -53,7 +53,9 @@ def brackets(m, eps):
     return jax.lax.map(answer, jnp.array([False, True]))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[] if x == "gdl" else pytest.mark.slow) for x in CASES]
+)
 def test_sampled_noise_is_bracketed(name):
     """Breaks when a Poisson-sampled noise is not between the engine's bounds, or these are wide."""
     laws = jax.tree.map(lambda x: np.broadcast_to(np.float64(x), RATE.shape), CASES[name])
