@@ -161,6 +161,7 @@ def test_an_output_can_be_audited_again(mixed, tmp_path):
     assert twice.read_text(encoding="utf-8") == once.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_direction_is_used(tmp_path):
     table = write(tmp_path / "t.csv", HEADER, "x,0.3,1.0,1,1e-3,2.0")
     found = {}
@@ -186,6 +187,7 @@ def test_infeasible_reported_epsilon_is_said(monkeypatch, tmp_path):
     assert json.loads(path.read_text())[0]["sigma_for_reported_epsilon"] is None
 
 
+@pytest.mark.slow
 def test_long_table_shows_progress_and_keeps_the_order(tmp_path):
     sigmas = 20.0 + np.arange(1000) / 10
     table = write(

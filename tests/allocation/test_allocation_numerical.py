@@ -108,6 +108,7 @@ def test_calibration_of_sigma():
     assert low[1] > 1e-6
 
 
+@pytest.mark.slow
 def test_calibration_of_steps_and_selected():
     """Breaks when the integer is not the last that meets the target."""
 

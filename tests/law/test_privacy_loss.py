@@ -90,6 +90,7 @@ def test_transforms():
     np.testing.assert_allclose(batch.epsilon(1e-5)[0], value, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_single_precision():
     """Breaks when 32-bit fields or readings are rounded to the unsafe side."""
     with jax.enable_x64(False):

@@ -53,6 +53,7 @@ def test_schedules_compose_with_repetitions():
     assert high - low < 5e-3 * high
 
 
+@pytest.mark.slow
 def test_laws_with_atoms_at_both_ends():
     """Breaks if an atom off the lattice moves to the unsafe side."""
     m = jaxdp.Schedule(jaxdp.Repeated(jaxdp.RandomizedResponse(np.full(4, 0.3)), 5))
