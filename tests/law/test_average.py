@@ -164,6 +164,7 @@ def test_small_deltas_stay_tight():
             assert 0.0 < low <= high < 1.005 * low
 
 
+@pytest.mark.slow
 def test_smooth_laws_stay_tight():
     """Breaks if a transform that vanishes counts as infinite rounding."""
     for sigma, steps, delta in ((5.0, 1e6, 1e-10), (10.0, 1e5, 1e-8)):
@@ -202,6 +203,7 @@ def test_one_step_laws_lie_above_and_below(s):
         assert np.all(_curve(below, s, points) <= exact * (1 + 1e-12) + slack)
 
 
+@pytest.mark.slow
 def test_gradients_are_those_of_epsilon():
     def upper(parameters):
         sigma, steps, log_delta = parameters
