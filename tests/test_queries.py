@@ -31,7 +31,9 @@ BOUNDED = {
 MECHANISMS = EXACT | BOUNDED
 # Numerical laws have tests of their own; here their programs would take minutes to compile.
 BY = dict.fromkeys(BOUNDED, jaxdp.Renyi())
-every_mechanism = pytest.mark.parametrize("name", MECHANISMS)
+every_mechanism = pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x == "composed" else ()) for x in MECHANISMS]
+)
 every_exact_mechanism = pytest.mark.parametrize("name", EXACT)
 
 DIRECTIONS = ("add", "remove", "both")
