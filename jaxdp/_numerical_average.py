@@ -1,5 +1,6 @@
 """Random allocation in the numerical engine: one average directly, or averages as terms."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,19 @@ def _terms(
     return tuple(terms)
 
 
+def _each_side(
+    bounds: Callable[..., tuple[jax.Array, ...]],
+    terms: Callable[[int], tuple[_law.Term, ...]],
+    direction: Any,
+    sides: tuple[int, ...],
+) -> tuple[jax.Array, ...]:
+    """Bounds of a composition whose averages have a law above and one below."""
+    return tuple(
+        bounds(terms(side), direction=direction, sides=(side,), size=_POINTS[side])[0]
+        for side in sides
+    )
+
+
 def log_delta(
     m: Mechanism,
     epsilon: jax.Array,
@@ -106,15 +120,11 @@ def log_delta(
         as_term(step_of(first.mechanism), 1.0),
         *(jnp.asarray(x, jnp.float64) for x in numbers),
     )
-    return tuple(
-        _law.log_delta_bounds(
-            _terms(m, as_term, aim, direction, side, size),
-            epsilon,
-            direction=direction,
-            sides=(side,),
-            size=_POINTS[side],
-        )[0]
-        for side in sides
+    return _each_side(
+        functools.partial(_law.log_delta_bounds, epsilon=epsilon),
+        lambda side: _terms(m, as_term, aim, direction, side, size),
+        direction,
+        sides,
     )
 
 
@@ -138,15 +148,11 @@ def epsilon(
             sides=sides,
             size=size,
         )
-    return tuple(
-        _law.epsilon_bounds(
-            _terms(m, as_term, log_target, direction, side, size),
-            log_delta=log_target,
-            direction=direction,
-            sides=(side,),
-            size=_POINTS[side],
-        )[0]
-        for side in sides
+    return _each_side(
+        functools.partial(_law.epsilon_bounds, log_delta=log_target),
+        lambda side: _terms(m, as_term, log_target, direction, side, size),
+        direction,
+        sides,
     )
 
 
