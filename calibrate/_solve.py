@@ -183,7 +183,7 @@ def excess_over_target(
     m: Mechanism,
     epsilon: jax.Array,
     delta: jax.Array,
-    direction: str,
+    direction: str | jax.Array,
     method: Method | None = None,
     estimate: bool = False,
 ) -> jax.Array:
@@ -250,19 +250,20 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     it, the target epsilon, the certified delta there, the status.
     """
 
-    def excess(log_value, target=(epsilon, delta), rest=args, estimate=False):
+    def excess(log_value, target=(epsilon, delta), rest=args, way=direction, estimate=False):
         m = build(jnp.exp(log_value), *rest)
-        return excess_over_target(m, target[0], target[1], direction, method, estimate)
+        return excess_over_target(m, target[0], target[1], way, method, estimate)
 
     constants = jax.lax.stop_gradient(((epsilon, delta), args))
-    chosen = _answers.resolve(_require_mechanism(build(jnp.exp(low), *args)), method)
+    lowest = _require_mechanism(build(jnp.exp(low), *args))
+    chosen = _answers.resolve(lowest, method)
     numerical = isinstance(chosen, Numerical)
 
     def fixed(log_value):
         return excess(log_value, *constants)
 
-    def cheap(log_value):
-        return excess(log_value, *constants, estimate=numerical)
+    def cheap(log_value, way=direction):
+        return excess(log_value, *constants, way, estimate=numerical)
 
     a, b = jax.lax.stop_gradient((jnp.log(low), jnp.log(high)))
     usable, start, slope = _probe(cheap, a, b)
@@ -275,13 +276,17 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         excess_at_end = fixed(end)
         at_end = usable & (excess_at_end <= 0.0)
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
-    tolerance = _TOLERANCE
+    tolerance, parts = _TOLERANCE, None
     if numerical:
         tolerance = _NUMERICAL_TOLERANCE
         near, slope = _roots.estimate_root(lambda y: cheap(sign * y), begin, _ESTIMATE_TOLERANCE)
         begin = jnp.where(jnp.isfinite(near), near, begin)
+        if _answers.in_parts(lowest, direction, chosen):
+            ways = jax.vmap(lambda flag: cheap(sign * begin, flag))(jnp.array([False, True]))
+            add = ways[1] > ways[0]
+            parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), add)
     root, excess_at_root = _roots.safe_root_and_value(
-        lambda y: excess(sign * y), begin, 0.0, tolerance, slope if numerical else None
+        lambda y: excess(sign * y), begin, 0.0, tolerance, slope if numerical else None, parts
     )
     valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta) & (low > 0.0) & (low < high)
     inside = jnp.isfinite(root) & (sign * root >= a) & (sign * root <= b)

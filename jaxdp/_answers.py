@@ -46,10 +46,18 @@ def resolve(m: Mechanism, method: Method | None) -> Method:
     return method
 
 
+def in_parts(m: Mechanism, direction: str, method: Method) -> bool:
+    """Whether "both" may be asked for one direction at a time, by a flag: "add" or not."""
+    both = direction == "both" and not m._symmetric()
+    return both and isinstance(method, Numerical) and _numerical.takes_flag(m)
+
+
 def _worst(
-    m: Mechanism, direction: str, method: Method, values: Callable[[str], tuple[jax.Array, ...]]
+    m: Mechanism, direction: Any, method: Method, values: Callable[[str], tuple[jax.Array, ...]]
 ) -> tuple[jax.Array, ...]:
     """The larger of the values over the directions; the engine takes both through one program."""
+    if not isinstance(direction, str):
+        return values(direction)  # pyright: ignore[reportArgumentType]
     if isinstance(method, Numerical) and direction == "both" and not m._symmetric():
         return values("both")
     return _curve.worst(m, direction, values)
@@ -73,7 +81,7 @@ def _log_delta(
 def log_deltas(
     m: Mechanism,
     epsilon: jax.Array,
-    direction: str,
+    direction: str | jax.Array,
     method: Method | None,
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
@@ -91,13 +99,13 @@ def log_deltas(
 
 
 def log_delta(
-    m: Mechanism, epsilon: jax.Array, direction: str, method: Method | None = None
+    m: Mechanism, epsilon: jax.Array, direction: str | jax.Array, method: Method | None = None
 ) -> jax.Array:
-    """Certified upper bound on log delta."""
+    """Certified upper bound on log delta (the direction may be a flag, see `in_parts`)."""
     return log_deltas(m, epsilon, direction, method, (1,))[0]
 
 
-def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str) -> jax.Array:
+def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str | jax.Array) -> jax.Array:
     """log delta to a few percent by a saddle point: a start for searches, no bound."""
     value = _numerical.log_delta_estimate(m, epsilon, "remove" if m._symmetric() else direction)
     return jnp.where(m._in_domain() & (epsilon < max_loss(m, direction)), value, jnp.nan)
@@ -110,8 +118,11 @@ def delta(
     return _divergences.exp_up(log_delta(m, epsilon, direction, method))
 
 
-def max_loss(m: Mechanism, direction: str) -> jax.Array:
+def max_loss(m: Mechanism, direction: str | jax.Array) -> jax.Array:
     """The max divergence D_inf, which is the pure-DP epsilon."""
+    if not isinstance(direction, str):
+        remove, add = (_curve.largest_loss(m, d) for d in ("remove", "add"))
+        return jnp.where(direction, add, remove)
     return _curve.worst(m, direction, lambda d: (_curve.largest_loss(m, d),))[0]
 
 

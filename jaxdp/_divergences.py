@@ -331,7 +331,7 @@ def sampled_log_masses(masses, lo, hi, q, revealed):
       masses: (lo, hi) -> (log Q, log P) of {lo < L <= hi}.
       revealed: the same of the atom L' = log(1 - q) that the outcomes with L = -inf become.
     """
-    base_q, base_p = masses(_unsampled_loss(lo, q), _unsampled_loss(hi, q))
+    base_q, base_p = masses(*_unsampled_loss(jnp.stack([lo, hi]), q))
     rest = log_positive(1.0 - q)
     return (
         log_add(base_q, revealed[0]),
@@ -346,7 +346,7 @@ def _unsampled_loss(loss, q):
     above = ratio > -1.0
     near = jnp.where(above, jnp.log1p(jnp.where(above, ratio, 0.0)), -jnp.inf)
     far = jnp.where(small, 30.0, loss)
-    return jnp.where(small, near, far - jnp.log(q) + jnp.log1p((q - 1.0) * jnp.exp(-far)))
+    return jnp.where(small, near, far - jnp.log(q) + (q - 1.0) * jnp.exp(-far))
 
 
 def sampled_log_hockey_stick(log_base, epsilon, q, direction, slack=0.0):

@@ -44,6 +44,11 @@ def _atomic_range(step: Base) -> tuple[jax.Array, jax.Array]:
     return (low if at_low else -jnp.inf), (high if at_high else jnp.inf)
 
 
+def takes_flag(m: Mechanism) -> bool:
+    """Whether the direction may be traced: "add" or not (of averages each has its own program)."""
+    return not _numerical_average.has_average(m)
+
+
 def terms_of(m: Mechanism) -> _law.Terms:
     """The factors of m as one-step laws with their counts."""
     terms = []
@@ -80,7 +85,7 @@ def _ends(m: Mechanism) -> tuple[Any, Any]:
     return _curve.end(m, "remove"), _curve.end(m, "add")
 
 
-def _over(direction: str, bounds: Callable[[Any], tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
+def _over(direction: Any, bounds: Callable[[Any], tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
     """The bounds of the direction, the larger ones for both."""
     each = [bounds(d) for d in ("remove", "add") if direction in (d, "both")]
     return tuple(functools.reduce(jnp.maximum, side) for side in zip(*each, strict=True))
@@ -89,7 +94,7 @@ def _over(direction: str, bounds: Callable[[Any], tuple[jax.Array, ...]]) -> tup
 def log_delta(
     m: Mechanism,
     epsilon: jax.Array,
-    direction: str,
+    direction: _law.AnyDirection,
     sides: tuple[int, ...],
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
@@ -130,7 +135,7 @@ def epsilon(
     )
 
 
-def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str) -> jax.Array:
+def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: _law.AnyDirection) -> jax.Array:
     """log delta to a few percent, no bound."""
     if _numerical_average.has_average(m):
         estimate = _numerical_average.log_delta_estimate

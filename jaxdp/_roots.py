@@ -25,6 +25,19 @@ class _State(NamedTuple):
     side: jax.Array  # whether the last point satisfied the constraint
     count: jax.Array
     done: jax.Array
+    part: jax.Array  # of f, see `Parts`: the one to be evaluated next
+    checking: jax.Array  # whether that is at a point (good) that satisfies the other one
+
+
+class Parts(NamedTuple):
+    """f as the maximum of two parts: f(x) = max(of(x, False), of(x, True)).
+
+    The search follows one of them, from `first` on, and looks at the other one only where it would
+    end: if that one is violated there, it is followed from there on.
+    """
+
+    of: Callable[[jax.Array, jax.Array], jax.Array]
+    first: jax.Array
 
 
 def _secant(s: _State, value: jax.Array) -> jax.Array:
@@ -37,13 +50,16 @@ def _secant(s: _State, value: jax.Array) -> jax.Array:
     return jnp.where(usable, secant, s.slope)
 
 
-def _search(f, start, relative_tolerance, absolute_tolerance, slope=None) -> _State:
+def _search(
+    f, start, relative_tolerance, absolute_tolerance, slope=None, parts: Parts | None = None
+) -> _State:
     """Newton's method aimed just across the root, until the bracket is as tight as the tolerance.
 
     Steps that keep falling short of crossing are doubled, and those that would leave the bracket
     halve it: neither a misleading slope nor a flat or infinite value can stall or end the search.
     With a first estimate of the slope, f is not differentiated: secants refine it, and a satisfying
-    point which by its slope is nearer to the root than the tolerance will do.
+    point which by its slope is nearer to the root than the tolerance will do. Parts are for such a
+    search only.
     """
     first_slope = slope
 
@@ -51,15 +67,19 @@ def _search(f, start, relative_tolerance, absolute_tolerance, slope=None) -> _St
         if first_slope is None:
             value, slope = jax.jvp(f, (s.x,), (jnp.ones_like(s.x),))
         else:
-            value = f(s.x)
-            slope = _secant(s, value)
+            value = f(s.x) if parts is None else parts.of(s.x, s.part)
+            slope = jnp.where(s.checking, s.slope, _secant(s, value))
         satisfied = value <= 0.0  # false for nan
-        good = jnp.where(satisfied, s.x, s.good)
-        value_at_good = jnp.where(satisfied, value, s.value)
+        proved, refuted = s.checking & satisfied, s.checking & ~satisfied
+        good = jnp.where(satisfied, s.x, jnp.where(refuted, jnp.inf, s.good))
+        known = jnp.where(proved, jnp.maximum(s.value, value), value)
+        value_at_good = jnp.where(satisfied, known, s.value)
         bad = jnp.where(satisfied, s.bad, s.x)
-        streak = jnp.where(satisfied == s.side, s.streak + 1, 0)
+        streak = jnp.where((satisfied == s.side) & ~s.checking, s.streak + 1, 0)
         tolerance = relative_tolerance * jnp.abs(s.x) + absolute_tolerance
-        across = jnp.where(satisfied, -0.4, 0.4) * tolerance
+        # With a slope a satisfying point ends the search, else only a violating one nearby does.
+        back = first_slope is None
+        across = jnp.where(satisfied & back, -0.4, 0.4) * tolerance
         unit = jnp.maximum(jnp.abs(s.x), 1.0)
         growth = jnp.exp2(jnp.maximum(streak - 2, 0).astype(jnp.float64))
         step = jnp.clip(growth * (across - value / slope), -4.0 * unit, 4.0 * unit)
@@ -69,13 +89,15 @@ def _search(f, start, relative_tolerance, absolute_tolerance, slope=None) -> _St
         middle = 0.5 * (bad + good)
         blind = s.x + jnp.sign(across) * unit * growth
         x = jnp.where(usable, newton, jnp.where(bracketed, middle, blind))
-        done = (
+        over = (
             (good - bad <= tolerance) | ~jnp.isfinite(x) | (bracketed & ((x <= bad) | (x >= good)))
         )
         if first_slope is not None:
-            done |= satisfied & (value > slope * tolerance)
+            over |= satisfied & (value > slope * tolerance)
+        check = over & ~proved & jnp.isfinite(good) & (parts is not None)
+        done = proved | (over & ~check)
         return _State(
-            jnp.where(done, s.x, x),
+            jnp.where(check, good, jnp.where(done, s.x, x)),
             bad,
             good,
             value_at_good,
@@ -85,6 +107,8 @@ def _search(f, start, relative_tolerance, absolute_tolerance, slope=None) -> _St
             satisfied,
             s.count + 1,
             done,
+            s.part ^ check,
+            check,
         )
 
     start = jnp.asarray(start, jnp.float64)
@@ -99,8 +123,13 @@ def _search(f, start, relative_tolerance, absolute_tolerance, slope=None) -> _St
         jnp.zeros((), bool),
         jnp.zeros((), jnp.int32),
         jnp.isnan(start),
+        jnp.zeros((), bool) if parts is None else parts.first,
+        jnp.zeros((), bool),
     )
-    return jax.lax.while_loop(lambda s: ~s.done & (s.count < _MAX_STEPS), body, state)
+    state = jax.lax.while_loop(lambda s: ~s.done & (s.count < _MAX_STEPS), body, state)
+    if parts is None:
+        return state
+    return state._replace(good=jnp.where(state.done, state.good, jnp.inf))  # else not checked
 
 
 def safe_root(
@@ -128,6 +157,7 @@ def safe_root_and_value(
     relative_tolerance: float,
     absolute_tolerance: float,
     slope: jax.Array | None = None,
+    parts: Parts | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """`safe_root` and f there (without derivatives).
 
@@ -137,10 +167,11 @@ def safe_root_and_value(
       relative_tolerance: of the bracket, as for `safe_root`.
       absolute_tolerance: of the bracket.
       slope: an estimate of f' < 0 near the root, to search without differentiating f.
+      parts: with a slope, what f is the maximum of, to evaluate one at a time.
     """
 
     def solve(g, x0):
-        state = _search(g, x0, relative_tolerance, absolute_tolerance, slope)
+        state = _search(g, x0, relative_tolerance, absolute_tolerance, slope, parts)
         return state.good, jax.lax.stop_gradient(state.value)
 
     return jax.lax.custom_root(f, start, solve, lambda g, y: y / g(jnp.ones_like(y)), has_aux=True)

@@ -10,7 +10,6 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _x64
@@ -169,6 +168,8 @@ def _best_weights(m, alpha):
     shifts = jax.lax.stop_gradient(jnp.maximum(m._shifts(), _LEAST))
     order = jax.lax.stop_gradient(alpha)
     value_and_grad = jax.value_and_grad(lambda z: _total(shifts, jax.nn.softmax(z), order))
+    import optax  # here: the rest of jaxdp is imported a tenth of a second sooner without
+
     optimiser = optax.adam(optax.cosine_decay_schedule(_LEARNING_RATE, _STEPS))
 
     def descend(start):

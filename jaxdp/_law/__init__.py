@@ -6,6 +6,7 @@ from jaxdp._law._query import epsilon_bounds as epsilon_bounds
 from jaxdp._law._query import log_delta_bounds as log_delta_bounds
 from jaxdp._law._query import log_delta_estimate as log_delta_estimate
 from jaxdp._law._query import loss_law as loss_law
+from jaxdp._law._terms import AnyDirection as AnyDirection
 from jaxdp._law._terms import Family as Family
 from jaxdp._law._terms import Term as Term
 from jaxdp._law._terms import Terms as Terms

@@ -218,9 +218,9 @@ def curve(law: Total, reference: jax.Array, side: int) -> Curve:
     exponent = jnp.clip(-law.theta * z, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
     unit = jnp.exp(exponent)
     mass = law.weights * unit * (1.0 + side * _SUM_ALLOWANCE)
-    survival = jnp.cumsum(mass[::-1])[::-1]
+    survival = lax.cumsum(mass, reverse=True)
     rise = survival[1:] * law.spacing
-    value = jnp.concatenate([jnp.cumsum(rise[::-1])[::-1], jnp.zeros((1,))])
+    value = jnp.concatenate([lax.cumsum(rise, reverse=True), jnp.zeros((1,))])
     value += side * (law.stray / (_E * law.theta)) * unit
     if side > 0:
         value += _past_end(law, reference) / (_E * law.theta)

@@ -88,7 +88,7 @@ def _coarse(term: Term) -> tuple[_Atoms, jax.Array]:
         jnp.concatenate([revealed[None], jnp.where(some, log_q, -jnp.inf)]),
         jnp.concatenate([jnp.zeros((1,)), x]),
     )
-    above = jnp.cumsum(p[::-1])[::-1]
+    above = lax.cumsum(p, reverse=True)
     return atoms, jnp.concatenate([above[:1], above])
 
 
@@ -214,7 +214,7 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
     # ratios that rare are capped, or Chernoff would see nothing but the largest.
     usual = atoms
     if s < 0:
-        above = jnp.cumsum(jnp.exp(atoms.log_q)[::-1])[::-1]
+        above = lax.cumsum(jnp.exp(atoms.log_q), reverse=True)
         largest = jnp.max(jnp.where(above > _REST / steps, atoms.x, 0.0))
         usual = _Atoms(atoms.log_q, jnp.minimum(atoms.x, largest))
     untilted = _moments(usual, jnp.float64(0.0), s)
@@ -233,7 +233,7 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         log_mass = jnp.minimum(log_cost + log_window, -2.0)
         log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
         # On the add side large ratios hardly count: they may be moved back, or dropped.
-        heavy = jnp.cumsum(jnp.exp(log_weight)[::-1])[::-1] > _WINDOW / steps
+        heavy = lax.cumsum(jnp.exp(log_weight), reverse=True) > _WINDOW / steps
         seen = heavy if s < 0 else atoms.log_q > -jnp.inf
         top = jnp.minimum(highest, jnp.max(jnp.where(seen, atoms.x, 0.0)) * 1.05)
         light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
@@ -327,8 +327,8 @@ def _read(common: _Choice, query: _Query, plan: AveragePlan, fixed: bool, s: int
     law = law[wrap(at, _SIZE)]
     z = y - query.y
     q = law * jnp.exp(jnp.clip(-plan.theta * z, -600.0, 600.0))
-    rise = jnp.cumsum(q[::-1])[::-1][1:] * h
-    curve = jnp.concatenate([jnp.cumsum(rise[::-1])[::-1], jnp.zeros((1,))])
+    rise = lax.cumsum(q, reverse=True)[1:] * h
+    curve = jnp.concatenate([lax.cumsum(rise, reverse=True), jnp.zeros((1,))])
     log_unit = steps * log_norm - plan.theta * (query.y - s * steps * plan.middle)
     log_curve = jnp.log(jnp.maximum(curve, 1e-300)) + log_unit
     log_curve = jnp.logaddexp(log_curve, jnp.log(jnp.maximum(excess, 1e-300)))

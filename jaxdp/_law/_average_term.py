@@ -77,7 +77,7 @@ def _above(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     unit = jnp.exp(jnp.clip(exponent, -690.0, 690.0)) * (1.0 + 2.0**-30)
     mass = weights * unit
     whole = law.mass * (1.0 + 2.0**-28 + 2.0**-46 * law.steps)
-    onward = jnp.cumsum(mass[::-1])[::-1]
+    onward = lax.cumsum(mass, reverse=True)
     order = jnp.arange(y.shape[0])
     start = jnp.max(
         jnp.where(onward > whole, order + 1, jnp.min(jnp.where(first, order, order[-1])))

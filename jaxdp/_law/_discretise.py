@@ -180,11 +180,11 @@ def lower_measure(
     mass = m_a + m_b
     zero, no = jnp.zeros((1,), mass.dtype), jnp.zeros((1,), bool)
     sag = jnp.maximum(sag_a, sag_b) * ratio[:-1] * (1.0 + allowance)
-    above = jnp.concatenate([jnp.cumsum(mass[::-1])[::-1][1:], zero]) + top
+    above = jnp.concatenate([lax.cumsum(mass, reverse=True)[1:], zero]) + top
     below = jnp.concatenate([zero, jnp.cumsum(mass)[:-1]])
     survival = to_right + above
     step = jnp.where(some, span * ratio[:-1], 0.0)
-    call = jnp.concatenate([jnp.cumsum((survival * step)[::-1])[::-1], zero])
+    call = jnp.concatenate([lax.cumsum(survival * step, reverse=True), zero])
     put = jnp.concatenate([zero, jnp.cumsum((to_left + below) * step)])
     wanted = jnp.maximum(jnp.concatenate([zero, sag]), jnp.concatenate([sag, zero]))
     wanted = jnp.maximum(wanted, _bridge(wanted, ratio, empty))

@@ -133,9 +133,10 @@ def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame
     ordered = jnp.where(ordered > noise, ordered, 0.0)
     lost *= 1.0 + 1.0 / 16.0
     from_origin = (fold - origin) * (fine.lattice.centre / frame.spacing)
-    place = (count_up(size) + first) * (h / frame.spacing) + from_origin
-    middle = jnp.ceil(-place[0])  # where place 0 goes: none becomes negative
-    place += middle
+    ratio = h / frame.spacing
+    start = first * ratio + from_origin
+    middle = jnp.ceil(-start)  # where place 0 goes: none becomes negative
+    place = start + count_up(size) * ratio + middle
     coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
     for log_mgf, tilt, edge in zip(
         fine.log_mgf, step.chernoff, (-first, first + size), strict=True

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdp._law import _saddle
-from jaxdp._law._saddle import Atoms, log_price, moments
+from jaxdp._law._saddle import Atoms, Moments, log_price, moments
 from jaxdp._law._terms import Family, Terms
 
 # How many deviations below the saddle point's the mean is put: that costs the FFT a factor of a few
@@ -168,18 +168,18 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     centre = jnp.where(centre < beyond, centre, 0.97 * beyond)
     saddle = _saddle.tilt_for(atoms, centre)
 
-    def lean(_, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        """The deviation at the tilt, and from it the next tilt."""
-        theta, _ = state
-        deviation = jnp.sqrt(jnp.sum(count * moments(atoms, theta).variance))
-        deviation = jnp.maximum(_coarse(deviation), 1e-12)
+    def lean(_, state: tuple) -> tuple:
+        """The moments at a tilt, and from the deviation the next tilt."""
+        theta = state[0]
+        m = moments(atoms, theta)
+        deviation = jnp.maximum(_coarse(jnp.sqrt(jnp.sum(count * m.variance))), 1e-12)
         grain = 0.25 / deviation
-        theta = grain * jnp.round((saddle - _UNDERTILT / deviation) / grain)
-        return jnp.maximum(theta, _coarse(0.05 * saddle)), deviation
+        after = grain * jnp.round((saddle - _UNDERTILT / deviation) / grain)
+        return jnp.maximum(after, _coarse(0.05 * saddle)), theta, m, deviation
 
-    theta, _ = lax.fori_loop(0, 2, lean, (saddle, saddle))
-    m = moments(atoms, theta)
-    deviation = jnp.maximum(_coarse(jnp.sqrt(jnp.sum(count * m.variance))), 1e-12)
+    none = jnp.zeros_like(count)
+    state = saddle, saddle, Moments(none, none, none), saddle
+    _, theta, m, deviation = lax.fori_loop(0, 3, lean, state)
     mean = jnp.sum(count * m.mean)
     # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
     margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)

@@ -4,13 +4,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law._compose import Composed, compose, left_out
 from jaxdp._law._plan import plan
 from jaxdp._law._saddle import saddle_point
-from jaxdp._law._terms import Direction, Terms, over_directions
+from jaxdp._law._terms import AnyDirection, Direction, Terms, over_directions
 
 DEFAULT_SIZE = 8192
 _LARGEST_EXPONENT = 650.0
@@ -66,10 +67,10 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     y = law.start - centre + h * jnp.arange(size, dtype=jnp.float64)
     exponent = jnp.clip(-(1.0 + theta) * y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
     q = law.weights * jnp.exp(exponent)
-    survival = jnp.cumsum(q[::-1])[::-1]
+    survival = lax.cumsum(q, reverse=True)
     ratio = jnp.exp(jnp.clip(y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     rise = survival[1:] * ratio[:-1] * jnp.expm1(h)
-    bound = jnp.concatenate([jnp.cumsum(rise[::-1])[::-1], jnp.zeros((1,), jnp.float64)])
+    bound = jnp.concatenate([lax.cumsum(rise, reverse=True), jnp.zeros((1,), jnp.float64)])
     unit = jnp.exp(jnp.clip(-theta * y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     bound += side * left_out(law, y + centre, side) * unit
     gone = law.log_tau + side * 2.0**-48
@@ -161,7 +162,7 @@ def log_delta_bounds(
     terms: Terms,
     epsilon: ArrayLike,
     *,
-    direction: Direction = "remove",
+    direction: AnyDirection = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
     ends: tuple[Any, Any] = (_OPEN, _OPEN),
@@ -224,7 +225,7 @@ def loss_law(
 
 
 def log_delta_estimate(
-    terms: Terms, epsilon: ArrayLike, *, direction: Direction = "remove"
+    terms: Terms, epsilon: ArrayLike, *, direction: AnyDirection = "remove"
 ) -> jax.Array:
     """log delta at epsilon to a few percent: no bound, but two orders of magnitude cheaper."""
     epsilon = jnp.asarray(epsilon, jnp.float64)

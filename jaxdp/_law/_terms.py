@@ -5,11 +5,12 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 Direction = Literal["remove", "add", "both"]
+# A direction, or one that may be traced: whether it is "add".
+AnyDirection = Direction | jax.Array
 
 
 class Term(NamedTuple):
@@ -79,19 +80,21 @@ def orient_one(term: Term, flip: jax.Array) -> Term:
 
 def over_directions(
     terms: Terms,
-    direction: Direction,
+    direction: AnyDirection,
     answer: Callable[[Terms, jax.Array], tuple[jax.Array, ...]],
 ) -> tuple[jax.Array, ...]:
     """The answers to a remove question in the direction asked for, the larger ones for "both".
 
     The question is also told whether it is about the reversed pair.
     """
-    if direction == "remove":
+    if isinstance(direction, str) and direction == "remove":
         return answer(terms, jnp.asarray(False))
 
     def one(flip: jax.Array) -> tuple[jax.Array, ...]:
         return answer(tuple(orient(term, flip) for term in terms), flip)
 
+    if not isinstance(direction, str):
+        return one(direction)
     if direction == "add":
         return one(jnp.asarray(True))
-    return tuple(jnp.max(x, axis=0) for x in lax.map(one, jnp.array([False, True])))
+    return tuple(jnp.max(x, axis=0) for x in jax.vmap(one)(jnp.array([False, True])))

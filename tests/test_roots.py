@@ -1,0 +1,83 @@
+"""Certified root finding: what is returned satisfies the constraint, and hardly more than that."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxdp import _roots
+
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def part(x, coefficients):
+    """Falls through 0 at the first coefficient, steadily or with a bend."""
+    root, slope, bend = coefficients
+    return -slope * (x - root) - bend * jnp.tanh(3.0 * (x - root))
+
+
+def both(x, pair):
+    return jnp.maximum(part(x, pair[0]), part(x, pair[1]))
+
+
+@jax.jit
+@jax.vmap
+def search(pair, start, slope, first):
+    def of(x, flag):
+        return part(x, jnp.where(flag, pair[1], pair[0]))
+
+    parts = _roots.Parts(of, first)
+    found = _roots.safe_root_and_value(lambda x: both(x, pair), start, 0.0, TOLERANCE, slope, parts)
+    gradient = jax.grad(
+        lambda pair: _roots.safe_root_and_value(
+            lambda x: both(x, pair), start, 0.0, TOLERANCE, slope, parts
+        )[0]
+    )(pair)
+    return *found, gradient
+
+
+def test_parts_are_both_satisfied():
+    """Breaks when a search that follows one of two constraints forgets the other one, or its value.
+
+    Roots of the two parts are equal, close or far apart, and the search may begin with either.
+    """
+    rng = np.random.default_rng(0)
+    n = 400
+    roots = rng.uniform(-2, 2, n)
+    apart = rng.choice([0.0, 1e-7, 1e-3, 1.0], n) * rng.choice([-1.0, 1.0], n)
+    shape = rng.uniform([0.3, 0.0], [2.0, 1.0], (n, 2, 2))
+    pair = np.concatenate([np.stack([roots, roots + apart], 1)[..., None], shape], axis=-1)
+    start = roots + rng.uniform(-0.5, 0.5, n)
+    slope = -rng.uniform(0.5, 2.0, n)
+    root, value, gradient = search(pair, start, slope, rng.random(n) < 0.5)
+    expected = roots + np.maximum(apart, 0.0)
+    assert np.all(value <= 0.0)
+    np.testing.assert_allclose(value, jax.vmap(both)(root, pair), rtol=1e-12, atol=1e-15)
+    excess = np.asarray(root) - expected
+    assert excess.min() >= 0.0
+    assert excess.max() <= 12 * TOLERANCE  # in x: the slope estimate may be 4 times off
+    far = np.abs(apart) >= 1e-3  # else either part may be taken for the larger
+    np.testing.assert_allclose(gradient[far].sum(axis=1)[:, 0], 1.0, rtol=1e-5)
+
+
+def test_a_part_that_is_never_satisfied():
+    """Breaks when a point is returned of which the other part was never satisfied, or nan."""
+    for value in (1.0, jnp.inf, jnp.nan):
+        parts = _roots.Parts(
+            lambda x, flag, value=value: jnp.where(flag, value, -x), jnp.asarray(False)
+        )
+        root, _ = _roots.safe_root_and_value(
+            lambda x: -x, jnp.float64(0.5), 0.0, TOLERANCE, jnp.float64(-1.0), parts
+        )
+        assert root == jnp.inf
+
+
+def test_a_start_that_is_none():
+    """Breaks when nan gives a root."""
+    assert _roots.safe_root(lambda x: -x, jnp.float64(jnp.nan)) == jnp.inf
