@@ -29,6 +29,12 @@ def log_positive(x: jax.Array) -> jax.Array:
     return jnp.where(positive, jnp.log(jnp.where(positive, x, 1.0)), -jnp.inf)
 
 
+def exp_log(x: jax.Array) -> jax.Array:
+    """e^x, and 0 with zero gradient where x = -inf."""
+    some = x > -jnp.inf
+    return jnp.where(some, jnp.exp(jnp.where(some, x, 0.0)), 0.0)
+
+
 def log_add(*logs: jax.Array) -> jax.Array:
     """log of the sum of exponentials, with -inf for 0 and no gradient there."""
     values = jnp.stack(jnp.broadcast_arrays(*logs))

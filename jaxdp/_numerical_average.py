@@ -39,23 +39,6 @@ def _size(m: Mechanism, grid_size: int | None) -> int:
     return grid_size or _allocation.size_for(any(getattr(a, "long", ()) for a in averages))
 
 
-def _occurring(term: _law.Term, count: jax.Array) -> _law.Term:
-    """The term `count` times; for count 0 a loss that is 0, once: the engine wants some count."""
-    occurs = count > 0.0
-
-    def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        q, p = term.masses(lo, hi)
-        at_zero = jnp.where((lo < 0.0) & (hi >= 0.0), 0.0, -jnp.inf)
-        return jnp.where(occurs, q, at_zero), jnp.where(occurs, p, at_zero)
-
-    return term._replace(
-        masses=masses,
-        count=jnp.maximum(count, 1.0),
-        log_tau_p=jnp.where(occurs, term.log_tau_p, -jnp.inf),
-        log_tau_q=jnp.where(occurs, term.log_tau_q, -jnp.inf),
-    )
-
-
 def _terms(
     m: Mechanism, as_term: StepTerm, aim: jax.Array, direction: Any, side: int, size: int
 ) -> tuple[_law.Term, ...]:
@@ -76,8 +59,7 @@ def _terms(
             size=size,
             count=jnp.maximum(count, 1.0),
         )
-        leftover = getattr(block, "leftover", False)
-        terms.append(_occurring(averaged, count) if leftover else averaged._replace(count=count))
+        terms.append(averaged._replace(count=count))
     return tuple(terms)
 
 

@@ -50,7 +50,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdp._divergences import log_positive
+from jaxdp._divergences import exp_log, log_positive
 from jaxdp._law._terms import Term
 
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
@@ -86,11 +86,6 @@ class StepLaw(NamedTuple):
     second: jax.Array | float = jnp.nan
 
 
-def _exp(x: jax.Array) -> jax.Array:
-    some = x > -jnp.inf
-    return jnp.where(some, jnp.exp(jnp.where(some, x, 0.0)), 0.0)
-
-
 def _cells(term: Term, lo: jax.Array, hi: jax.Array, up: int) -> tuple[jax.Array, ...]:
     """Masses and means of lo < X <= hi, mass up (+1) or down (-1) by its error; r of the mean."""
     log_q, log_p = term.masses(log_positive(lo), log_positive(hi))
@@ -106,7 +101,7 @@ def support(term: Term) -> tuple[jax.Array, jax.Array]:
     """The smallest and largest finite X: 0 and infinity where the loss is unbounded."""
     low, high = (lax.stop_gradient(jnp.asarray(s, jnp.float64)) for s in term.support)
     revealed = jnp.asarray(term.log_tau_q, jnp.float64) > -jnp.inf
-    return jnp.where(revealed, 0.0, _exp(low)), jnp.exp(jnp.minimum(high, 700.0))
+    return jnp.where(revealed, 0.0, exp_log(low)), jnp.exp(jnp.minimum(high, 700.0))
 
 
 def _lattice(
@@ -152,7 +147,7 @@ def upper(
     right, left = mass[:-1] * share, mass[:-1] * (1.0 - share)
     zero = jnp.zeros((1,))
     out = jnp.concatenate([left, mass[-1:]]) + jnp.concatenate([zero, right])
-    revealed = _exp(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 + 2.0**-50)
+    revealed = exp_log(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 + 2.0**-50)
     excess = mass[-1] * jnp.maximum((mean + error)[-1] - nodes[-1], 0.0)
     tau = excess * (1.0 + 2.0**-48) if s > 0 else jnp.float64(0.0)
     nothing = jnp.float64(0.0)
@@ -196,7 +191,7 @@ def _anchor(
     low, high = support(term)
     highest = jnp.maximum(high, low)
     cut = jnp.minimum(jnp.maximum(cut, low + 0.5 * spacing), highest)
-    revealed = _exp(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 - 2.0**-50)
+    revealed = exp_log(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 - 2.0**-50)
 
     def collapse(cut: jax.Array) -> tuple[jax.Array, jax.Array]:
         mass, mean, error = (x[0] for x in _cells(term, jnp.zeros((1,)), cut[None], -1))

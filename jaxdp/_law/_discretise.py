@@ -63,6 +63,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdp._divergences import exp_log
 from jaxdp._law._terms import Term
 
 # The contract on `Term.masses`: relative error of either mass at most
@@ -110,12 +111,6 @@ def cells(term: Term, lo: jax.Array, hi: jax.Array, node: jax.Array, side: int) 
     )
 
 
-def _exp(x: jax.Array) -> jax.Array:
-    """e^x, with e^-inf = 0 and its gradient 0 too."""
-    some = x > -jnp.inf
-    return jnp.where(some, jnp.exp(jnp.where(some, x, 0.0)), 0.0)
-
-
 def split(offset: jax.Array, width: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Shares of the P-mass of a cell that go to its left and right node, u = offset in [0, D]."""
     whole = -jnp.expm1(-jnp.where(width > 0.0, width, 1.0))
@@ -137,10 +132,10 @@ def upper(term: Term, nodes: jax.Array, theta: jax.Array) -> tuple[jax.Array, ja
     exponent = law.log_p + theta * lo
     shift = lax.stop_gradient(jnp.max(exponent))
     shift = jnp.where(jnp.isfinite(shift), shift, 0.0)
-    mass = _exp(exponent - shift)
+    mass = exp_log(exponent - shift)
     at_left = mass * left
     at_right = mass * right * jnp.exp(theta * width)
-    below = _exp(bottom + theta * nodes[:1] - shift)
+    below = exp_log(bottom + theta * nodes[:1] - shift)
     weights = jnp.concatenate([below + at_left[:1], at_right[:-1] + at_left[1:], at_right[-1:]])
     total = jnp.sum(weights)
     return weights / total, shift + jnp.log(total), top
@@ -286,7 +281,7 @@ def lower(
     unit = best - tilt * centre
 
     def scaled(log_q: jax.Array) -> jax.Array:
-        return _exp(jnp.minimum(log_q - unit, _LARGEST_EXPONENT))
+        return exp_log(jnp.minimum(log_q - unit, _LARGEST_EXPONENT))
 
     halves = HalfCells(scaled(a.log_q), scaled(b.log_q), jnp.expm1(a.offset), jnp.expm1(b.offset))
     heavy = exponent > best + jnp.log(EMPTY)
@@ -297,7 +292,7 @@ def lower(
     )
     usable = (relative > -_LARGEST_EXPONENT) & (relative < 80.0)
     weight_exponent = jnp.where(usable, jnp.minimum(tilt * relative, _LARGEST_EXPONENT), -jnp.inf)
-    weights = measure * _exp(weight_exponent)
+    weights = measure * exp_log(weight_exponent)
     total = jnp.maximum(jnp.sum(weights), 1e-300)
     return weights / total, jnp.log(total) + best
 

@@ -31,10 +31,11 @@ from jaxdp._law._terms import Family, Term, Terms
 
 _PILOT_SPACING = 1e-10
 _PILOT_LADDER = ladder(24, 2**42)
-_BISECTIONS = 12  # to 0.3%
 AT_A_TIME = 8  # of a family's terms
 _FEW = 32  # rows of atoms
 _TILT_RANGE = (1e-3, 1e3)
+_BISECTIONS = 12
+_PRECISION = np.log(_TILT_RANGE[1] / _TILT_RANGE[0]) / 2**_BISECTIONS  # of a tilt's log
 # log of how many losses are to be expected beyond a cut: more than log delta, and times log delta.
 _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
 _LARGE_LEVELS = np.array([0.9, 0.7, 0.5])
@@ -188,17 +189,21 @@ def _one_cut(
     shrunk = rate * jnp.exp(-jnp.maximum(atoms.loss, -700.0))
     cut = jnp.min(jnp.where(rare & (rate > 0.0), atoms.loss, jnp.inf))
 
-    def log_value(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def log_value(theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Where the law is looked at, log delta there, and how at grows with log theta."""
         exponent, mean, deviation = _tilted(bulk, theta, epsilon)
         at = mean if epsilon is None else epsilon
         factor = jnp.exp(jnp.minimum(at - shift, 700.0))
         jumps = jnp.sum(jnp.maximum(rate - factor * shrunk, 0.0)) + pairs
         jumps = jnp.where(at <= cut + shift, jumps, jnp.sum(expected))
-        return at, jnp.logaddexp(exponent + log_tail(theta, deviation), jnp.log(jumps))
+        value = jnp.logaddexp(exponent + log_tail(theta, deviation), jnp.log(jumps))
+        return at, value, theta * deviation**2
 
     if epsilon is None:
-        theta, (at, value) = _bisect(bulk, log_value, lambda found: found[1] > log_delta)
-        at += (value - log_delta) / theta  # the rest of the way, by the slope of log delta
+        theta, found = _bisect(bulk, log_value, lambda found: found[1] > log_delta)
+        at, value, growth = found
+        # The rest of the way, by the slope of log delta.
+        at += jnp.clip((value - log_delta) / theta, -_PRECISION * growth, _PRECISION * growth)
         return jnp.where((value < log_delta + 1.0) | (level == -jnp.inf), at, jnp.inf)
     return log_value(tilt_for(bulk, epsilon))[1]
 
