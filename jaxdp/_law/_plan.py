@@ -29,7 +29,7 @@ _BULK = 60.0
 _BULK_ROUNDS = 8
 # One stage suffices while its lattice has so many points per deviation of one step.
 _BULK_POINTS = 256.0
-# So few steps with so many rare losses, at least and at most, are one block (`_parts`): without any,
+# So few steps with so many rare losses, at least and at most, are one block (`_parts`): without,
 # two stages are tighter.
 _FEW_STEPS = 256.0
 _FEW_JUMPS = 1e-7, 2.0
