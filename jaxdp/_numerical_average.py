@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _law
-from jaxdp._law import _allocation, _average_plan
+from jaxdp._law import _allocation, _average_guess
 from jaxdp._mechanisms import Average, Mechanism, _curve
 
 StepTerm = Callable[[Any, Any], _law.Term]
@@ -98,7 +98,7 @@ def log_delta(
         )
     first = next(t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average))
     numbers = (first.mechanism.num_steps, epsilon, first.multiplicity)
-    aim = _average_plan.guess_log_delta(
+    aim = _average_guess.guess_log_delta(
         as_term(step_of(first.mechanism), 1.0),
         *(jnp.asarray(x, jnp.float64) for x in numbers),
     )

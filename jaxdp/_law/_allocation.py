@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxdp._divergences import log_add, log_positive
-from jaxdp._law import _average, _average_plan, _average_term, _query
+from jaxdp._law import _average, _average_guess, _average_plan, _average_term, _query
 from jaxdp._law._average import Total
 from jaxdp._law._terms import Direction, Term
 
@@ -98,7 +98,8 @@ def averaged_term(
     s = _sign(direction)
     steps, log_delta, count = _numbers(num_steps, log_delta, count)
     aim = jnp.maximum(log_delta - jnp.log(jnp.maximum(count, 1.0)), -600.0)
-    chosen = _average_plan.plan(term, steps, None, aim, s, size, whole=True)
+    typical = _average_guess.typical_ratio(term, steps, log_delta, count) if s < 0 else None
+    chosen = _average_plan.plan(term, steps, None, aim, s, size, whole=True, typical=typical)
     law = _average.total(term, steps, chosen, size, s, side)
     averaged = _average_term.as_term(law, term, s, side)
     return averaged._replace(count=count, mass_error=_unknown(term))
@@ -148,7 +149,7 @@ def allocation_log_delta_bounds(
     if count is not None:
         shortest = num_steps[0] if isinstance(num_steps, tuple) else num_steps
         total = sum(count) if isinstance(count, tuple) else count
-        aim = _average_plan.guess_log_delta(term, *_numbers(shortest, epsilon, total))
+        aim = _average_guess.guess_log_delta(term, *_numbers(shortest, epsilon, total))
         return tuple(
             _query.log_delta_bound(
                 _composed(term, num_steps, count, aim, direction, side, size),

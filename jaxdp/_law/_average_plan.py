@@ -26,10 +26,12 @@ _SIDE = np.concatenate(
     [np.geomspace(1e-9, 1.0, 218), np.arange(1.1, 60.0, 0.1), np.geomspace(60.0, 600.0, 78)]
 )
 _LOSSES = np.concatenate([-_SIDE[::-1], [0.0], _SIDE])
+_ENDS = np.concatenate([[0.0], np.exp(_LOSSES), [np.inf]])  # of its atoms' ratios
 _BISECTIONS = 36
 _TILT_RANGE = (1e-14, 1e14)
 # The tilts tried, in units of the saddle point's: smaller ones put less weight on large ratios.
 _TRIED = np.array([0.85, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05])
+_TRIED_FOR_TYPICAL = np.geomspace(0.5, 1e-3, 10)
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
 # What is cut off at the top of X costs delta this fraction; what lies outside the window, that one.
 _TOP = 1e-4
@@ -70,7 +72,7 @@ class _Atoms(NamedTuple):
     x: jax.Array
 
 
-def _coarse(term: Term) -> tuple[_Atoms, jax.Array]:
+def coarse(term: Term) -> tuple[_Atoms, jax.Array]:
     """The coarse law, increasing in x, and the P-mass of each of its atoms and above."""
     # Of a law known at compile time the masses would be folded to constants, which takes minutes.
     edges = lax.optimization_barrier(jnp.asarray(_LOSSES))
@@ -103,7 +105,7 @@ class _Moments(NamedTuple):
     deviation: jax.Array
 
 
-def _moments(atoms: _Atoms, theta: jax.Array, s: int) -> _Moments:
+def moments(atoms: _Atoms, theta: jax.Array, s: int) -> _Moments:
     """K, and mean and deviation of the tilted x."""
     exponent = atoms.log_q + s * theta * (atoms.x - 1.0)
     log_norm = _log_sum(exponent)
@@ -124,7 +126,7 @@ def _log_delta_at(m: _Moments, theta: jax.Array, steps: jax.Array, s: int) -> ja
     return exponent + _log_part(theta, jnp.sqrt(steps) * m.deviation) - jnp.log(scale)
 
 
-def _guess(atoms: _Atoms, steps: jax.Array, total: jax.Array) -> jax.Array:
+def guess(atoms: _Atoms, steps: jax.Array, total: jax.Array) -> jax.Array:
     """A rough log delta of the remove direction at S = total: a normal tail, or one large X."""
     gap = total - steps
     one = jnp.sum(jnp.exp(atoms.log_q) * jnp.maximum(atoms.x - jnp.maximum(gap, 0.0) - 1.0, 0.0))
@@ -157,8 +159,8 @@ def _first_query(
 ) -> _Query:
     """From the saddle point."""
     atoms, highest, steps = common.atoms, common.high, common.steps
-    theta = _saddle(atoms, steps, None if total is None else s * total, log_delta, s)
-    m = _moments(atoms, theta, s)
+    theta = saddle(atoms, steps, None if total is None else s * total, log_delta, s)
+    m = moments(atoms, theta, s)
     # A normal tail or one large ratio decides; the saddle point may take many for one.
     most = steps + 1.2 * highest
     return _Query(
@@ -167,16 +169,16 @@ def _first_query(
     )
 
 
-def _saddle(
+def saddle(
     atoms: _Atoms, steps: jax.Array, y: jax.Array | None, log_delta: jax.Array | None, s: int
 ) -> jax.Array:
     """The tilt whose mean is y, or whose delta is the given one."""
-    start = jnp.sqrt(steps) * jnp.maximum(_moments(atoms, jnp.float64(0.0), s).deviation, 1e-15)
+    start = jnp.sqrt(steps) * jnp.maximum(moments(atoms, jnp.float64(0.0), s).deviation, 1e-15)
 
     def halve(_, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         middle = 0.5 * (bracket[0] + bracket[1])
         theta = jnp.exp(middle)
-        m = _moments(atoms, theta, s)
+        m = moments(atoms, theta, s)
         if y is None:
             short = _log_delta_at(m, theta, steps, s) > log_delta
         else:
@@ -196,18 +198,19 @@ class _Choice(NamedTuple):
     high: jax.Array
     steps: jax.Array
     whole: bool
+    typical: jax.Array | None
 
 
 def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
     """The tilt, of those tried, that needs the smallest window to answer the query."""
-    atoms, lowest, highest, steps, whole = common
+    atoms, lowest, highest, steps, whole, typical = common
     if s > 0 and not whole:
         gap = jnp.maximum(query.y - steps, 0.0)
         near = jnp.where(atoms.x <= 1.0 + jnp.maximum(gap, 1.0), (atoms.x - 1.0) ** 2, 0.0)
         spread = jnp.sqrt(steps * jnp.sum(jnp.exp(atoms.log_q) * near))
         highest = jnp.minimum(highest, 1.0 + 1.2 * gap + 6.0 * spread)
         atoms = _Atoms(atoms.log_q, jnp.minimum(atoms.x, highest))
-    saddle = _saddle(atoms, steps, query.y, None, s)
+    tilt = saddle(atoms, steps, query.y, None, s)
     log_value = query.log_delta + jnp.log(_scale(query.y, steps, s))
 
     # All of the law but this mass, for one that will be composed: twice over on the add side, where
@@ -217,13 +220,13 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         above = lax.cumsum(jnp.exp(atoms.log_q), reverse=True)
         largest = jnp.max(jnp.where(above > _REST / steps, atoms.x, 0.0))
         usual = _Atoms(atoms.log_q, jnp.minimum(atoms.x, largest))
-    untilted = _moments(usual, jnp.float64(0.0), s)
+    untilted = moments(usual, jnp.float64(0.0), s)
     rates = jnp.asarray(_CHERNOFF_TILTS) / (jnp.sqrt(steps) * untilted.deviation + 1e-15 * steps)
     log_mgf = _log_sum(atoms.log_q - s * rates[:, None] * (usual.x - untilted.mean))
     everything = s * steps * untilted.mean - _edge(steps * log_mgf, rates, jnp.log(_REST))
 
     def try_tilt(theta: jax.Array) -> tuple[AveragePlan, jax.Array]:
-        m = _moments(atoms, theta, s)
+        m = moments(atoms, theta, s)
         deviation = jnp.maximum(jnp.sqrt(steps) * m.deviation, 1e-15 * steps)
         centre = s * steps * m.mean
         # delta in units of the largest z e^{-theta z}, what a stray mass 1 would cost
@@ -239,9 +242,13 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
         cut = jnp.max(jnp.where(light, atoms.x, 0.0))
         log_weight = jnp.where(atoms.x <= top, log_weight, -jnp.inf)
+        # At large tilts it matters where the cells of large ratios end.
+        large = (s > 0) & (atoms.x > m.mean + 4.0 * deviation)
+        reaching = jnp.where(large, jnp.minimum(_ENDS, top), atoms.x)
         tilts = jnp.asarray(_CHERNOFF_TILTS) / deviation
         both = s * jnp.concatenate([-tilts, tilts])
-        log_mgf = steps * _log_sum(log_weight + both[:, None] * (atoms.x - m.mean))
+        far_off = jnp.where(both[:, None] > 0.0, reaching, atoms.x) - m.mean
+        log_mgf = steps * _log_sum(log_weight + both[:, None] * far_off)
         reach = jnp.sort(s * steps * jnp.stack([lowest, top]))
         floor = query.y - 0.5 * deviation - 0.03 * jnp.abs(query.y - s * steps)
         floor = jnp.minimum(floor, centre)
@@ -287,9 +294,12 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         dear = jnp.maximum(jnp.log(error) - log_cost - log_window, 0.0)
         return chosen, (chosen.width + 2.0 * (high - low)) * jnp.exp(jnp.minimum(dear, 300.0))
 
-    plans, size = jax.vmap(try_tilt)(saddle * jnp.asarray(_TRIED))
+    tried = jnp.asarray(_TRIED if typical is None else _TRIED_FOR_TYPICAL)
+    plans, size = jax.vmap(try_tilt)(tilt * tried)
     if whole:  # all of the law is wanted, not only its tail
-        size = jnp.where(jnp.asarray(_TRIED) > 0.5, 1e3 * size, size)
+        size = jnp.where(tried > 0.5, 1e3 * size, size)
+    if typical is not None:
+        size = jnp.where(plans.middle < typical, 1e3 * size, size)
     order = jnp.arange(size.shape[0])
     best = jnp.min(jnp.where(size <= jnp.min(size), order, order[-1]))
     return jax.tree.map(lambda x: x[best], plans)
@@ -349,24 +359,26 @@ def plan(
     size: int,
     *,
     whole: bool = False,
+    typical: jax.Array | None = None,
 ) -> AveragePlan:
     """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
 
     Unless `whole`, only the curve up to the query is asked for: with s = +1 ratios beyond a bit
-    more than the query need no place on the lattice (`_average_grid`).
+    more than the query need no place on the lattice (`_average_grid`). Tilted averages below a
+    `typical` one are avoided.
     """
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
-    atoms, above = _coarse(term)
+    atoms, above = coarse(term)
     low, high = support(term)
     largest = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
     largest = jnp.minimum(high, 1.05 * largest)
     if s > 0:
-        target = _guess(atoms, steps, total) if log_delta is None else log_delta
+        target = guess(atoms, steps, total) if log_delta is None else log_delta
         log_top = jnp.log(_TOP_OF_WHOLE if whole else _TOP)
         kept = above > jnp.exp(jnp.maximum(target + log_top, -690.0))
         largest = jnp.minimum(high, jnp.max(jnp.where(kept, atoms.x, 1.0)) * 1.05)
         atoms = _Atoms(jnp.where(atoms.x <= largest, atoms.log_q, -jnp.inf), atoms.x)
-    common = _Choice(atoms, low, largest, steps, whole)
+    common = _Choice(atoms, low, largest, steps, whole, typical)
 
     def again(_, query: _Query) -> _Query:
         return _read(common, query, _at(common, query, s, _SIZE), total is not None, s)
@@ -383,15 +395,3 @@ def plan(
     if whole:
         chosen = chosen._replace(query=jnp.float64(1e300))
     return chosen._replace(cut=jnp.maximum(chosen.cut, jnp.minimum(least, chosen.middle)))
-
-
-def guess_log_delta(term: Term, steps: jax.Array, epsilon: jax.Array, times: jax.Array):
-    """A rough log delta at epsilon of `times` averages: a normal loss, or one large ratio."""
-    steps, epsilon, times = lax.stop_gradient((steps, epsilon, times))
-    atoms, _ = _coarse(term)
-    one = _guess(atoms, steps, steps * jnp.exp(epsilon)) + jnp.log(times)
-    near = jnp.where(atoms.x <= 1.0 + steps * jnp.expm1(jnp.abs(epsilon)), atoms.x - 1.0, 0.0)
-    variance = jnp.sum(jnp.exp(atoms.log_q) * near * near)
-    deviation = jnp.sqrt(times * jnp.log1p(variance / steps)) + 1e-300
-    z = jnp.maximum(epsilon / deviation - 0.5 * deviation, 0.0)
-    return jnp.maximum(one, jnp.log(deviation) - 0.5 * z * z - jnp.log1p(z * z) - 1.0)

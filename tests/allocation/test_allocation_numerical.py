@@ -63,6 +63,25 @@ def test_composed_averages(direction):
     assert (high - low < 7e-3 * high).all()
 
 
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_short_and_unequal_blocks(direction):
+    """Breaks when blocks of a few steps, or of two lengths, are loose: some bounds were trivial.
+
+    Five of t steps: more steps are more private, whether or not 5 divides them.
+    """
+    steps = np.array([12.0, 20.0, 500.0, 503.0, 505.0])
+    program = jax.jit(
+        lambda t: jaxdp.epsilon_bounds(
+            jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), t, 5), 1e-6, direction=direction
+        )
+    )
+    low, high = (np.asarray(x) for x in program(steps))
+    assert (low <= high).all()
+    assert ((high - low) / high < [0.03, 3e-3, 3e-3, 3e-3, 3e-3]).all()
+    assert (low[1:] < high[:-1]).all()
+    assert low[2] > high[3] > low[4]
+
+
 def test_known_structure():
     """Breaks when blocks that cannot occur are computed, or long ones take the coarse lattice."""
     g = jaxdp.Gaussian(1.0)
