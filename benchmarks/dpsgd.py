@@ -2,15 +2,14 @@
 
     python -m benchmarks.dpsgd [--targets 1000]      (needs the extra `peers`)
 
-Prints, as JSON: the first call (import and compilation included, in a process of its own), one warm
-epsilon, epsilons in a batch, sigma calibrations in a batch, the peer's time for each, the ratios,
-and the peak memory of this process.
+Prints, as JSON: the first call (import and compilation included) and the peak memory of the
+calibrations, each in a process of its own, one warm epsilon, epsilons in a batch, sigma
+calibrations in a batch, the peer's time for each, and the ratios.
 """
 
 import argparse
 import json
 import platform
-import resource
 import subprocess
 import sys
 import time
@@ -34,6 +33,24 @@ run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.01), 1000)
 float(jaxdp.epsilon(run, 1e-5, method=jaxdp.Numerical()))
 print(time.perf_counter() - start)
 """
+
+
+PEAK = """
+import resource, numpy as np
+import calibrate, jaxdp
+def run(sigma):
+    return jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), 0.01), 1000)
+calibrate.solve(run, epsilon=np.resize([1.0, 3.0, 8.0], TARGETS), delta=1e-5)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def alone(script: str) -> float:
+    """What a script prints last, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    return float(done.stdout.split()[-1])
 
 
 def dp_sgd(sigma, rate=RATE, steps=STEPS):
@@ -77,11 +94,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--targets", type=int, default=1000)
     options = parser.parse_args()
-    first = float(
-        subprocess.run(
-            [sys.executable, "-c", FIRST_CALL], capture_output=True, text=True, check=True
-        ).stdout
-    )
+    first = alone(FIRST_CALL)
+    memory = alone(PEAK.replace("TARGETS", str(options.targets)))
     with jax.enable_x64(True):
         one = jax.jit(lambda s: jaxdp.epsilon(dp_sgd(s), DELTA, method=jaxdp.Numerical()))
         sigma = jnp.asarray(1.0)
@@ -102,7 +116,6 @@ def main() -> None:
         solution = jax.block_until_ready(solve(e))
         solve_first = time.perf_counter() - start
         solve_warm = seconds(lambda: jax.block_until_ready(solve(e)))
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         reached = np.asarray(jaxdp.delta(dp_sgd(solution.value), e, method=jaxdp.Numerical()))
     exact = np.array([TRUTH[t] for t in targets])
     excess = np.asarray(solution.value) / exact - 1
@@ -129,7 +142,7 @@ def main() -> None:
                 "ratio_calibration": round(peer_calibration / per_target),
                 "unsafe": int((reached > DELTA).sum()),
                 "sigma_over_truth": [float(excess.min()), float(excess.max())],
-                "peak_memory_GiB": round(memory, 2),
+                "calibrations_peak_memory_GB": round(memory / 1e9, 2),
             },
             indent=1,
         )

@@ -278,13 +278,16 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
     tolerance, parts = _TOLERANCE, None
     if numerical:
-        tolerance = _NUMERICAL_TOLERANCE
-        near, slope = _roots.estimate_root(lambda y: cheap(sign * y), begin, _ESTIMATE_TOLERANCE)
+        tolerance, rough = _NUMERICAL_TOLERANCE, None
+        split = _answers.in_parts(lowest, direction, chosen)
+        if split:  # one direction at a time, from the one that the estimate shows to be worse
+            rough = _roots.Parts(lambda y, flag: cheap(sign * y, flag), jnp.zeros((), bool))
+        near, slope, worse = _roots.estimate_root(
+            lambda y: cheap(sign * y), begin, _ESTIMATE_TOLERANCE, sign * slope, rough
+        )
         begin = jnp.where(jnp.isfinite(near), near, begin)
-        if _answers.in_parts(lowest, direction, chosen):
-            ways = jax.vmap(lambda flag: cheap(sign * begin, flag))(jnp.array([False, True]))
-            add = ways[1] > ways[0]
-            parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), add)
+        if split:
+            parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), worse)
     root, excess_at_root = _roots.safe_root_and_value(
         lambda y: excess(sign * y), begin, 0.0, tolerance, slope if numerical else None, parts
     )

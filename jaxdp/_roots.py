@@ -178,8 +178,13 @@ def safe_root_and_value(
 
 
 def estimate_root(
-    f: Callable[[jax.Array], jax.Array], start: jax.Array, tolerance: float
-) -> tuple[jax.Array, jax.Array]:
-    """A point near the root of a decreasing f and f' near there, without derivatives."""
-    state = _search(f, start, 0.0, tolerance)
-    return jax.lax.stop_gradient((state.good, state.slope))
+    f: Callable[[jax.Array], jax.Array],
+    start: jax.Array,
+    tolerance: float,
+    slope: jax.Array,
+    parts: Parts | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A point near the root of a decreasing f, f' near there from an estimate, the larger part."""
+    state = _search(f, start, 0.0, tolerance, slope, parts)
+    checked = jnp.isfinite(state.good)  # the other part, last of all
+    return jax.lax.stop_gradient((state.good, state.slope, state.part ^ checked))
