@@ -52,7 +52,7 @@ def orient(term: Term | Family, flip: jax.Array) -> Term | Family:
 
     Reversed, the loss changes sign and the two laws trade places. Cells become half-open on the
     other side, which is as good a partition of the line. (flip is traced, so that both
-    directions are one program, run twice.)
+    directions are one program, for a batch of two or for one at a time.)
     """
     if isinstance(term, Family):
         return term._replace(term=lambda x: orient_one(term.term(x), flip))
