@@ -60,8 +60,8 @@ def log_of(spectrum: jax.Array) -> tuple[jax.Array, jax.Array]:
 def from_log(magnitude: jax.Array, angle: jax.Array) -> jax.Array:
     """The inverse of `log_of`, for any angle.
 
-    Taylor's series of cos and sin, on an eighth of a turn, are some 8 times faster here than the
-    library's, which are not vectorised.
+    Cos and sin by Taylor's series, within an eighth of a turn: on a CPU the library's are slow,
+    scalar calls. Off by at most 2^-52 (1 + |angle|), which the allowance of `_compose` covers.
     """
     radius = jnp.where(magnitude > -700.0, jnp.exp(jnp.maximum(magnitude, -700.0)), 0.0)
     turns = angle / (2.0 * np.pi)
