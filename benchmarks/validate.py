@@ -19,7 +19,7 @@ import numpy as np
 import jaxdp
 from jaxdp import _law
 
-SIZE = 16384  # the default of two-sided bounds
+SIZE = 32768  # the default of two-sided bounds
 
 
 def settings(cases: int, seed: int) -> tuple[np.ndarray, ...]:

@@ -14,7 +14,7 @@ from jaxdp._mechanisms import Average, Base, Mechanism, PoissonSampled, _curve
 from jaxdp._mechanisms._schedule import Steps
 
 # Points by default, for one bound and for two: the bound below needs more of them.
-_ONE_SIDED, _TWO_SIDED = 8192, 16384
+_ONE_SIDED, _TWO_SIDED = 8192, 32768
 # Steps of their own laws each are composed in one stage, on a lattice whose relative error in the
 # variance grows with the steps: from so many on the lattice is refined.
 _STEPS_IN_ONE_STAGE = 2048

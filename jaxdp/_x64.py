@@ -7,6 +7,8 @@ float64, whatever the caller's precision, and flips no global flag. What must ne
   transposition happen after that context has closed, so the caller's program sees one custom-JVP
   call whose tangent rule ends in multiplications in the caller's own dtype. Those alone are
   ever transposed.
+* Nor is what was traced ever batched (by vmap of a jitted function, say), for that happens
+  outside of the context too, where FFTs fall back to float32: a batch is traced anew, as one.
 * No float64 leaves the island when the caller runs in 32 bits. The float32 result is rounded to
   the safe side: an upper bound up, a lower bound down.
 * Python and NumPy numbers enter exactly (1e-5 means the double 1e-5, also in a 32-bit program).
@@ -165,7 +167,7 @@ def _compiled(job: _Job) -> Callable[..., tuple[jax.Array, ...]]:
 
 
 def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
-    """Run the job on concrete leaves, or trace it as one custom-JVP call."""
+    """Run the job on concrete leaves, or trace it as one custom-JVP call that batches itself."""
     traced = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)]
     if not traced:
         with jax.enable_x64(True):
@@ -177,10 +179,28 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
             full[index] = value
         return full
 
-    @jax.custom_jvp
-    def call(*arrays):
+    @jax.custom_batching.custom_vmap
+    def compute(*arrays):
         with jax.enable_x64(True):
             return _compute(job, merge(arrays))
+
+    @compute.def_vmap
+    def _batch(size, batched, *arrays):
+        core_ndims = job.core.core_ndims
+        ranks = [np.ndim(leaf) - n for leaf, n in zip(leaves, core_ndims, strict=True)]
+        for index, new, array in zip(traced, batched, arrays, strict=True):
+            ranks[index] = np.ndim(array) - core_ndims[index] - new
+        # The new axis goes before all others, where broadcasting keeps it.
+        arrays = [
+            x.reshape((size,) + (1,) * (max(ranks) - ranks[i]) + x.shape[1:]) if new else x
+            for i, new, x in zip(traced, batched, arrays, strict=True)
+        ]
+        outputs = compute(*arrays)
+        return outputs, (True,) * len(outputs)
+
+    @jax.custom_jvp
+    def call(*arrays):
+        return compute(*arrays)
 
     @functools.partial(call.defjvp, symbolic_zeros=True)
     def _rule(primals, tangents):

@@ -182,6 +182,60 @@ def test_no_float64_leaves_the_island(function):
     assert not [v for v in closed.out_avals if v.dtype in wide]
 
 
+def sampled(sigma):
+    return jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), 0.01), 1000.0)
+
+
+def test_traced_first_and_batched_later():
+    """Breaks when a program traced in 64 bits is batched in 32, where transforms lose digits."""
+    sigma = jnp.array([0.9, 1.0, 1.1], jnp.float32)
+
+    def function(s):
+        return jaxdp.epsilon(sampled(s), 1e-5, direction="add")
+
+    got = jax.vmap(jax.jit(function))(sigma)
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, in_x64(jax.jit(jax.vmap(function)), sigma), rtol=2e-7)
+
+
+@pytest.mark.filterwarnings("error")  # of values truncated to 32 bits
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s: jaxdp.epsilon_bounds(sampled(s), 1e-5)[0],
+        lambda s: jaxdp.delta(jaxdp.RandomAllocation(jaxdp.Gaussian(s), 100, 3), 1.0),
+        lambda s: jaxdp.epsilon(jaxdp.PoissonSampled(jaxdp.DiscreteGaussian(s), 0.1), 1e-5),
+        lambda s: jaxdp.epsilon(jaxdp.Repeated(jaxdp.LaplaceSum(s, 3), 5.0), 1e-5),
+        lambda s: jaxdp.epsilon(
+            jaxdp.Schedule(jaxdp.PoissonSampled(jaxdp.Gaussian(s * jnp.ones(9)), 0.1)), 1e-5
+        ),
+    ],
+    ids=["bounds", "allocation", "discrete", "sum", "schedule"],
+)
+def test_lowered_in_32_bits(function):
+    """Breaks when a program, its batch or its gradient, needs 64 bits after it was traced."""
+    jax.jit(function).lower(jnp.float32(1.0))
+    jax.jit(jax.vmap(jax.jit(jax.grad(function)))).lower(jnp.ones(2, jnp.float32))
+
+
+def test_batches_of_batches():
+    """Breaks when axes of a batch that was traced first end up in the wrong order."""
+    sigma = jnp.array([0.9, 1.0, 1.1], jnp.float32)
+    delta = jnp.array([1e-5, 1e-6], jnp.float32)
+    epsilon = jnp.linspace(0.1, 1.0, 12, dtype=jnp.float32).reshape(2, 1, 2, 3)
+
+    @jax.jit
+    def function(s, e, d):
+        return jaxdp.log_delta(jaxdp.Gaussian(s), e) - jnp.log(d)
+
+    inner = jax.vmap(function, in_axes=(0, -1, None))
+    got = jax.vmap(inner, in_axes=(None, None, 0))(sigma, epsilon, delta)
+    want = (
+        jaxdp.log_delta(jaxdp.Gaussian(sigma), epsilon) - jnp.log(delta)[:, None, None, None, None]
+    )
+    np.testing.assert_allclose(got, jnp.moveaxis(want, -1, 1), rtol=1e-6)
+
+
 def test_integer_parameters():
     """Breaks when an int or an int32 array is refused or truncates the result."""
     got = jaxdp.epsilon(jaxdp.Repeated(jaxdp.Gaussian(10), jnp.array([100, 400])), 1e-5)

@@ -11,11 +11,12 @@ What is left out is a (signed) measure of known total mass, and 0 <= g <= G := s
 * Mass outside the window: at most lambda = e^{n M(s) - s d} on either side (Chernoff, with M
   the cumulant function of the very law that is transformed). Cyclically it reappears inside, so the
   array is off by at most lambda too much; and lambda is missing.
-* Rounding. For an array w >= 0 of sum 1: the FFT is off by r |F w|_2 in 2-norm, r = 2^-53
-  (8 log2 N + 16) (Higham 2002, Theorem 24.2, with room); |F w|_2 <= sqrt(N). Then
-  |a^n - b^n| <= n |a - b| for |a|, |b| <= 1, and the power itself is off by n pi 2^-50 at most. The
-  inverse divides the 2-norm by sqrt(N), and the sum of |errors| over N points is at most sqrt(N)
-  times it: eta(n) = sqrt(N) (n + 1) 2^-53 (8 log2 N + 48).
+* Rounding. The transform of an array w >= 0 of sum 1 is off by at most 2^-53 (8 log2 N + 16) at
+  every frequency (`_average_fft`), and a power z^n by another n 2^-48 |z|^n: r n |z|^(n-1) in all,
+  r = 2^-53 (8 log2 N + 48). In a product G of powers of modulus <= 1 that is at most 2 r n |G|, or
+  where |z| < 1/2, r n 2^(1-n). The inverse transform adds r |G|_2 in 2-norm (Higham 2002, Theorem
+  24.2, with room). The sum of |errors| over the N points is at most the 2-norm of the error before
+  the inverse: eta = r ((2 sum n + 1) |G|_2 + sqrt(N) sum n 2^(1-n)). (Few |G| count.)
 With laws A_i in place of A_i + B_i, |B_i| <= l_i, in a product whose true factors have mass 1,
 the product is off by at most prod (1 + l_i) - 1 =: Lambda, hence delta by
 e^{sum n K - theta eps} G Lambda: added above, subtracted below. Negative rounding noise in an array
@@ -33,9 +34,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdp._law._family import family_product, log_through
+from jaxdp._law._grid import between, dividing
 from jaxdp._law._parts import one_step, parts
 from jaxdp._law._plan import FamilyPlan, Plan, StepPlan
 from jaxdp._law._saddle import log_price
+from jaxdp._law._step import finite_ends
 from jaxdp._law._symbols import (
     Frame,
     count_up,
@@ -80,14 +83,16 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         spacing = jnp.maximum(spacing, one.lattice.spacing * (1.0 + 2.0 / size))
     low = plan.window[0]
     if len(terms) == len(plain) == 1:
-        # One stage in all: keep the lattice and its window, atoms stay where they are.
-        _, step, one = plain[0]
+        # One stage in all: keep the lattice and its window, atoms stay where they are. Two: put the
+        # atoms of the blocks, whole widths of the support apart, on the coarse lattice.
+        term, step, one = plain[0]
         single = (step.outer <= 1.0) & (step.rest <= 0.0) & jnp.isinf(step.cut[1])
-        spacing = jnp.where(single, one.lattice.spacing, spacing)
+        aligned = dividing(between(finite_ends(term)), spacing, least=4.0)
+        spacing = jnp.where(single, one.lattice.spacing, aligned)
         low = jnp.where(single, step.inner * step.centre + step.window[0], low)
     frame = Frame(spacing, plan.chernoff, theta, side, size)
-    log_scale = start = stray = factors = shift = through = jnp.float64(0.0)
-    log_mgf = jnp.zeros((2,), jnp.float64)
+    log_scale = start = stray = shift = through = jnp.float64(0.0)
+    factors = log_mgf = jnp.zeros((2,), jnp.float64)
     waves = []
     for term, step, one in plain:
         count = jnp.asarray(term.count, jnp.float64)
@@ -127,7 +132,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         log_scale,
         _log_tau(through),
         lax.stop_gradient(shift),
-        jnp.expm1(stray) + rounding_mass(factors, size),
+        jnp.expm1(stray) + rounding_mass(factors, wave, size),
         lost,
         (log_mgf[1] + plan.chernoff[1] * start, plan.chernoff[1]),
     )
@@ -143,14 +148,16 @@ def left_out(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     """What delta(epsilon) may be off by, in units of e^{sum n K - theta eps}, any shape.
 
     Besides what is off within the window, above: losses beyond its end are missing; there
-    g <= e^{-theta (end - eps)}. Below: losses that wrap around and come to lie beyond eps are
-    too much: all below the window, and those beyond eps + its width.
+    g <= e^{-theta (end - eps)}. (Smoothed over a cell, sup g grows by e^{theta h} at most.) Below:
+    losses that wrap around and come to lie beyond eps are too much: all below the window, and
+    those beyond eps + its width.
     """
     size, h, theta = law.weights.shape[0], law.spacing, law.theta
     price = jnp.exp(log_price(theta))
     if side > 0:
         end = law.start + h * size
         fall = jnp.exp(jnp.minimum(-theta * (end - epsilon), 0.0))
+        price *= jnp.exp(theta * h)
         return law.stray * price + jnp.minimum(law.outside * price, fall)
     log_mgf, tilt = law.beyond
     wrapped = outside(log_mgf, tilt, epsilon + (size - 1) * h)

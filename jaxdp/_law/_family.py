@@ -16,7 +16,7 @@ from jaxdp._law._grid import Lattice, align
 from jaxdp._law._plan import FamilyPlan
 from jaxdp._law._saddle import AT_A_TIME
 from jaxdp._law._step import discretise, finite_ends
-from jaxdp._law._symbols import Frame, log_of
+from jaxdp._law._symbols import Frame, factors, log_of
 from jaxdp._law._terms import Family, Term
 
 
@@ -59,10 +59,11 @@ def _one(term: Term, chosen: FamilyPlan, frame: Frame) -> Product:
         lattice.centre,
         jnp.log(symbol.real[1:]) - jnp.log(total),
         log_through(term, one.top),
-        jnp.float64(1.0),
+        jnp.zeros((2,)),
         2.0**-50 * span,
     )
-    return jax.tree.map(lambda x: jnp.where(some, count * jnp.where(some, x, 0.0), 0.0), logs)
+    logs = jax.tree.map(lambda x: jnp.where(some, count * jnp.where(some, x, 0.0), 0.0), logs)
+    return logs._replace(factors=factors(count))
 
 
 def family_product(family: Family, chosen: FamilyPlan, frame: Frame) -> Product:
@@ -93,6 +94,6 @@ def family_product(family: Family, chosen: FamilyPlan, frame: Frame) -> Product:
     points = frame.size // 2 + 1
     zero = jnp.zeros((), jnp.float64)
     start = Product(
-        jnp.zeros(points), jnp.zeros(points), zero, zero, jnp.zeros(2), zero, zero, zero
+        jnp.zeros(points), jnp.zeros(points), zero, zero, jnp.zeros(2), zero, jnp.zeros(2), zero
     )
     return lax.scan(add, start, (*jax.tree.map(split, (family.parameters, chosen)), real))[0]

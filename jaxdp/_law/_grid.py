@@ -16,6 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+_NODES_PER_DENSITY = 64
+_REACH = 2**28
+
 
 @functools.cache
 def ladder(density: int, reach: int) -> np.ndarray:
@@ -27,11 +30,45 @@ def ladder(density: int, reach: int) -> np.ndarray:
     return np.concatenate([-upper[:0:-1], upper])
 
 
+def density(size: int) -> int:
+    """Of the ladder that goes with a transform of so many points."""
+    return size // _NODES_PER_DENSITY
+
+
+def rungs(size: int) -> np.ndarray:
+    """That ladder."""
+    return ladder(density(size), _REACH)
+
+
+def even_rungs(size: int) -> np.ndarray:
+    """As many positions one after the other: better where a single step is not far wider."""
+    reach = rungs(size).size // 2
+    return np.arange(-reach, reach + 1, dtype=np.float64)
+
+
 class Lattice(NamedTuple):
     """The points centre + spacing * integer; the two numbers carry no gradient."""
 
     centre: jax.Array
     spacing: jax.Array
+
+
+def dividing(width: jax.Array, spacing: jax.Array, least: float = 1.0) -> jax.Array:
+    """The spacing, made so much larger that it divides the width, at least so many times.
+
+    Many times are rounded, down by 1.5% at most: nearby widths share their number.
+    """
+    times = jnp.floor(width / spacing)
+    rounded = jnp.exp(jnp.floor(64.0 * jnp.log(jnp.maximum(times, 1.0))) / 64.0)
+    times = jnp.where(times > 64.0, jnp.floor(rounded), times)
+    return jnp.where(times >= least, width / jnp.maximum(times, 1.0), spacing)
+
+
+def between(support: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """The width of the support, 0 if it is infinite."""
+    low, high = support
+    both = jnp.isfinite(low) & jnp.isfinite(high)
+    return jnp.where(both, jnp.where(both, high, 0.0) - jnp.where(both, low, 0.0), 0.0)
 
 
 def align(lattice: Lattice, support: tuple[jax.Array, jax.Array], side: int) -> Lattice:
@@ -44,9 +81,7 @@ def align(lattice: Lattice, support: tuple[jax.Array, jax.Array], side: int) -> 
     low, high = support
     centre, spacing = lattice
     has_low, has_high = jnp.isfinite(low), jnp.isfinite(high)
-    width = jnp.where(has_low & has_high, high - low, 0.0)
-    steps = jnp.floor(width / spacing)
-    spacing = jnp.where(steps >= 1.0, width / jnp.maximum(steps, 1.0), spacing)
+    spacing = dividing(between(support), spacing)
     anchor = jnp.where(has_high, high, jnp.where(has_low, low, centre))
     centre = anchor + jnp.round((centre - anchor) / spacing) * spacing
     ends = jnp.where(has_low, jnp.abs(low), 0.0) + jnp.where(has_high, jnp.abs(high), 0.0)
@@ -57,7 +92,7 @@ def occupied_positions(
     lattice: Lattice,
     support: tuple[jax.Array, jax.Array],
     kept: tuple[jax.Array, jax.Array],
-    positions: np.ndarray,
+    positions: jax.Array,
 ) -> jax.Array:
     """The ladder's positions, those beyond the range that is kept pulled back to its ends.
 
@@ -71,4 +106,4 @@ def occupied_positions(
     high = jnp.minimum(
         jnp.ceil((support[1] - centre) / spacing - 1e-6), jnp.ceil((kept[1] - centre) / spacing)
     )
-    return jnp.clip(jnp.asarray(positions), low, jnp.maximum(high, low + 1.0))
+    return jnp.clip(positions, low, jnp.maximum(high, low + 1.0))

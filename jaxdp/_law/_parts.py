@@ -39,6 +39,7 @@ from jaxdp._law._symbols import (
     Power,
     Symbol,
     count_up,
+    factors,
     log_mgf_of,
     outside,
     power,
@@ -51,11 +52,12 @@ from jaxdp._law._terms import Term
 
 def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int) -> OneStep:
     """Discretise one term on a ladder about the tilted mean, below about the anchor."""
-    spacing = (step.window[1] - step.window[0]) / (size - 8)
+    even = step.even > 0.0
+    spacing = jnp.where(even, step.even, (step.window[1] - step.window[0]) / (size - 8))
     spacing = jnp.maximum(spacing, 1e-12 * jnp.abs(step.centre) + 1e-200)
     centre = step.centre if side > 0 else step.anchor
     lattice = align(Lattice(centre, spacing), finite_ends(term), side)
-    return discretise(term, lattice, step.range, theta, size, side)
+    return discretise(term, lattice, step.range, theta, size, side, even)
 
 
 def coarsen(
@@ -114,27 +116,35 @@ class _Fine(NamedTuple):
     lattice: Lattice
     log_norm: jax.Array
     log_mgf: tuple[jax.Array, jax.Array]
+    end: jax.Array
+
+
+def _offset(fine: _Fine, origin: jax.Array, frame: Frame) -> jax.Array:
+    """In coarse steps, of the upper end of the support of so many steps from the lattice."""
+    place = origin * fine.end * (fine.lattice.spacing / frame.spacing)
+    return place - jnp.round(place)
 
 
 def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame: Frame):
     """The fold-fold bulk on the coarse lattice, and log1p of the mass it may be off by.
 
-    Its coarse points are (in losses) origin * centre + spacing * k, k any integer; normalised by
-    the fold-th power of the bulk's mass.
+    Its coarse points are (in losses) origin * centre + spacing * (k + `_offset`), k any integer;
+    normalised by the fold-th power of the bulk's mass.
     """
     size, h = frame.size, fine.lattice.spacing
     low = step.window[0] + fold * (step.centre - fine.lattice.centre)
     first = jnp.floor(low / h) - 2.0
-    weights = jnp.maximum(jnp.fft.irfft(power(fine.wave, fold), size), 0.0)
+    wave = power(fine.wave, fold)
+    weights = jnp.maximum(jnp.fft.irfft(wave, size), 0.0)
     ordered = weights[wrap(count_up(size) + first, size)]
     # Far out, rounding is all there is; it would spoil the coarse law's moments at its tilts.
-    lost = rounding_mass(fold, size)
+    lost = rounding_mass(factors(fold), wave, size)
     noise = lost / (16.0 * size)
     ordered = jnp.where(ordered > noise, ordered, 0.0)
     lost *= 1.0 + 1.0 / 16.0
     from_origin = (fold - origin) * (fine.lattice.centre / frame.spacing)
     ratio = h / frame.spacing
-    start = first * ratio + from_origin
+    start = first * ratio + from_origin - _offset(fine, origin, frame)
     middle = jnp.ceil(-start)  # where place 0 goes: none becomes negative
     place = start + count_up(size) * ratio + middle
     coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
@@ -196,7 +206,7 @@ class Part(NamedTuple):
     log_unit: jax.Array | float = 0.0
     origin: jax.Array | float = 0.0
     stray: jax.Array | float = 0.0
-    factors: jax.Array | float = 0.0
+    factors: jax.Array | float = 0.0  # see `_symbols.factors`
 
 
 def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[Part]:
@@ -213,7 +223,7 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
         for sign, tilt in zip((-1.0, 1.0), step.chernoff, strict=True)
     )
     log_norm = one.log_norm + jnp.log(bulk)
-    fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf)
+    fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf, one.end)
     few = (step.outer <= 1.0) & (step.rest <= 0.0)
     own, beside = _jumps(one, rare, few, frame)
     inner, rest = step.inner, step.rest
@@ -239,7 +249,7 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     if frame.side > 0:
         # (1 + x)^count, or of few steps the (1 + x)^(n - 1) beside one.
         power = raised(beside.plus(1.0), jnp.where(few, inner - 1.0, count))
-        jumps = [Part(power.where(~few), factors=count)]
+        jumps = [Part(power.where(~few), factors=factors(count))]
         add(0, 1, _at_least_one(own, beside, power, few, inner))
     else:
         add(0, 1, own.scaled(inner).where(few))
@@ -252,11 +262,16 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     (first, off), (second, more) = blocks[:2]
     second = raised(second).where(~few)
     at = one.lattice.centre
+    moved = [frame.spacing * _offset(fine, o, frame) for o in (inner, rest)]
     return [
         Part(
-            raised(first, times), (count - rest) * log_norm, (count - rest) * at, times * off, times
+            raised(first, times),
+            (count - rest) * log_norm,
+            (count - rest) * at + times * moved[0],
+            times * off,
+            factors(times),
         ),
-        Part(second, rest * log_norm, rest * at, once * more, once),
+        Part(second, rest * log_norm, rest * at + once * moved[1], once * more, factors(once)),
         *jumps,
     ]
 

@@ -15,6 +15,7 @@ import numpy as np
 from jax import lax
 
 from jaxdp._law import _saddle
+from jaxdp._law._grid import density, rungs
 from jaxdp._law._saddle import Atoms, Moments, log_price, moments
 from jaxdp._law._terms import Family, Terms
 
@@ -24,11 +25,12 @@ _UNDERTILT = 0.75
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
 # What windows and truncation may cost, relative to delta.
 _TOLERANCE = 1e-6
+_LEAST_FELT = 0.03
 # Losses beyond so many deviations of the rest count as rare and large.
 _BULK = 60.0
 _BULK_ROUNDS = 8
 # One stage suffices while its lattice has so many points per deviation of one step.
-_BULK_POINTS = 64.0
+_BULK_POINTS = 256.0
 # So few steps with at most so many rare losses are one block (`_parts`). (Without any, two stages
 # are up to 4 times tighter, but move atoms off the lattice: gradients are 1e-3 off slopes then.)
 _FEW_STEPS = 256.0
@@ -44,7 +46,8 @@ class StepPlan(NamedTuple):
 
     The cut (its middle, and the distance from it) and the window are relative to the centre. The
     anchor is where the mean ratio of the losses near the median lies: with a node there, losses
-    closer together than the lattice's points keep their mean in the law below.
+    closer together than the lattice's points keep their mean in the law below. Where one step
+    need not be on a ladder, `even` is the spacing of its nodes, else 0.
     """
 
     centre: jax.Array
@@ -56,6 +59,7 @@ class StepPlan(NamedTuple):
     window: jax.Array
     chernoff: jax.Array
     range: tuple[jax.Array, jax.Array]
+    even: jax.Array
 
 
 class FamilyPlan(NamedTuple):
@@ -123,8 +127,9 @@ def _bulk(weight: jax.Array, centred: jax.Array, mean: jax.Array) -> tuple[jax.A
 def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array:
     """Per term: the log mean ratio of the losses within half a width of the median."""
     share = jnp.cumsum(jnp.exp(log_weight), axis=-1)
-    middle = jnp.argmax(share >= 0.5 * share[:, -1:], axis=-1)
-    middle = jnp.take_along_axis(atoms.loss, middle[:, None], axis=-1)
+    # (A count, as argmax does not lower in 64 bits inside a 32-bit program.)
+    below = jnp.sum((share < 0.5 * share[:, -1:]).astype(jnp.int32), axis=-1, keepdims=True)
+    middle = jnp.take_along_axis(atoms.loss, below, axis=-1)
     near = jnp.abs(atoms.loss - middle) <= 0.5 * width
     log_p = jnp.where(near, atoms.log_p, -jnp.inf)
     return jsp.logsumexp(log_p, axis=-1) - jsp.logsumexp(log_p - atoms.loss, axis=-1)
@@ -187,8 +192,9 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     if epsilon is None:
         centre = 0.25 * margin * jnp.floor(4.0 * centre / margin)
     log_value = log_answer - jnp.sum(count * m.log_norm) + theta * centre
-    # A stray mass costs at most sup g, see `_compose`.
-    log_mass = jnp.log(_TOLERANCE) + log_value - log_price(theta)
+    # A stray mass costs at most sup g, see `_compose`. Epsilons far below a deviation feel less.
+    felt = jnp.log(jnp.clip(10.0 * centre / deviation, _LEAST_FELT, 1.0))
+    log_mass = jnp.log(_TOLERANCE) + felt + log_value - log_price(theta)
     log_p = atoms.log_p + theta * atoms.loss - m.log_norm[:, None]
     centred = atoms.loss - m.mean[:, None]
     # Losses so small that the tilted law hardly sees them are cut: the windows need not hold them.
@@ -241,7 +247,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     whole = jnp.round(used)
     single = (window[1] - window[0]) / size < bulk / _BULK_POINTS
     jumps = used * jnp.sum(jnp.where(rare, jnp.exp(log_p), 0.0), axis=-1)
-    few = (whole <= _FEW_STEPS) & (jumps < _FEW_JUMPS)
+    few = (whole <= _FEW_STEPS) & (jumps < _FEW_JUMPS) & (jumps > 1e-7)
     inner = jnp.where(single | few, whole, jnp.maximum(jnp.floor(jnp.sqrt(whole)), 1.0))
     cut = jnp.where(single, jnp.inf, cut)
     outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
@@ -267,6 +273,10 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
             continue
         value = values[int(np.searchsorted(rows, i))].reshape(2, base.size)
         reach, tilt = _chernoff_edge(value, tilts[i], log_mass - jnp.log(outer[i]))
+        extent = _SIGNS * _coarse(1.04 * (jnp.maximum(reach, 0.0) + 0.125 * units[i]))
+        # Few steps: as many nodes without gaps are as fine as a ladder is about its middle.
+        even = (jnp.max(jnp.abs(extent)) + bulk[i]) / (rungs(size).size // 2 - 2)
+        fine = single[i] & (even * density(size) <= bulk[i]) & (len(terms) == 1)
         steps.append(
             StepPlan(
                 means[i],
@@ -275,9 +285,10 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
                 outer[i],
                 rest[i],
                 (m.mean[i] - means[i], cut[i]),
-                _SIGNS * _coarse(1.04 * (jnp.maximum(reach, 0.0) + 0.125 * units[i])),
+                jnp.where(fine, _SIGNS * even * (0.5 * size - 4.0), extent),
                 tilt,
                 (lowest[i], highest[i]),
+                jnp.where(fine, even, 0.0),
             )
         )
     return Plan(theta, centre, margin, window, chernoff, tuple(steps))

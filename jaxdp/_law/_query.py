@@ -15,6 +15,7 @@ from jaxdp._law._terms import AnyDirection, Direction, Terms, over_directions
 
 DEFAULT_SIZE = 8192
 _LARGEST_EXPONENT = 650.0
+_ROUGH = 0.5  # total variation of the weights, of two for a lone atom
 
 
 def _log_sub(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -37,13 +38,34 @@ def _or_nan(law: Composed, value: jax.Array) -> jax.Array:
     return jnp.where(ok, value, jnp.nan)
 
 
+def _half_cell(law: Composed, side: int) -> jax.Array:
+    """tau, for a curve above that is read smoothed: else 0.
+
+    C(a) = E (X - a)_+ is convex, so that its mean over (a (1 - tau), a (1 + tau)) is above it. With
+    tau = tanh(h / 2) every a has one point of the lattice in reach, and the mean has no kinks: it
+    follows slopes at any scale, at a cost of second order. Only where the weights
+    vary little from point to point: the kinks of an atomic law are its own.
+    """
+    if side < 0:
+        return jnp.zeros_like(law.spacing)
+    w = lax.stop_gradient(law.weights)
+    smooth = jnp.sum(jnp.abs(w[1:] - w[:-1])) < _ROUGH * jnp.sum(w)
+    return jnp.where(smooth, jnp.tanh(0.5 * law.spacing), 0.0)
+
+
 def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     epsilon = epsilon - side * law.shift
     count = jnp.arange(law.weights.shape[0], dtype=jnp.float64)
     y = law.start + law.spacing * count - epsilon
-    beyond = y > 0.0
+    tau = _half_cell(law, side)
+    beyond = y > jnp.log1p(-tau)
     y = jnp.where(beyond, y, 1.0)
-    kernel = jnp.exp(-law.theta * y) * -jnp.expm1(-y)
+    rise = -jnp.expm1(-y)
+    # The mean of (1 - b e^{-y})_+ over b in (1 - tau, 1 + tau).
+    near = y < jnp.log1p(tau)
+    reach = jnp.where(near, rise + tau * (1.0 - rise), 0.0)
+    smoothed = reach**2 / jnp.where(near, 4.0 * tau * (1.0 - rise), 1.0)
+    kernel = jnp.exp(-law.theta * y) * jnp.where(near, smoothed, rise)
     total = jnp.sum(jnp.where(beyond, law.weights * kernel, 0.0))
     total += side * left_out(law, epsilon, side)
     finite = _prefactor(law, epsilon, side) + log_positive(total)
@@ -61,18 +83,26 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     convex in e^eps, so that the bound at the points, joined by lines, is a bound too (below: the
     sum with its negative lies above the lines). Above, the bound falls with epsilon: its
     crossing counts. Below, the largest epsilon at which it is met does.
+
+    Smoothed (`_half_cell`), the curve is that of the points in the middle between two. Down from
+    such a point a1, about one of P-mass p, it rises by s v + c v^2 / (1 - v), v = 1 - a / a1,
+    c = p (1 - tau) / (4 tau), by p tau / (1 + tau) + (1 - e^-h) s in all. (Not smoothed: c = 0.)
     """
     theta, h = law.theta, law.spacing
     size = law.weights.shape[0]
+    tau = _half_cell(law, side)
     y = law.start - centre + h * jnp.arange(size, dtype=jnp.float64)
     exponent = jnp.clip(-(1.0 + theta) * y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
     q = law.weights * jnp.exp(exponent)
     survival = lax.cumsum(q, reverse=True)
     ratio = jnp.exp(jnp.clip(y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     rise = survival[1:] * ratio[:-1] * jnp.expm1(h)
-    bound = jnp.concatenate([lax.cumsum(rise, reverse=True), jnp.zeros((1,), jnp.float64)])
-    unit = jnp.exp(jnp.clip(-theta * y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
-    bound += side * left_out(law, y + centre, side) * unit
+    rise = jnp.concatenate([rise, jnp.zeros((1,), jnp.float64)])
+    bound = lax.cumsum(rise, reverse=True) - jnp.where(tau > 0.0, 0.5, 0.0) * rise
+    ahead = -jnp.log1p(-tau)
+    at = y + ahead
+    unit = jnp.exp(jnp.clip(-theta * at, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
+    bound += side * left_out(law, at + centre, side) * unit
     gone = law.log_tau + side * 2.0**-48
     target = _log_sub(log_delta, gone) - _prefactor(law, centre, side)
     reachable = target > -jnp.inf
@@ -81,23 +111,29 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     target *= 1.0 - side * max(2.0**-36, size * 2.0**-52)
     count = jnp.arange(size, dtype=jnp.int32)
     over = bound > target
+    # The first point where the bound is met from there on.
     if side > 0:
         k = jnp.sum(over.astype(jnp.int32))
-        other, reachable = k - 1, reachable & (k < size)
+        reachable &= k < size
     else:
-        k = jnp.max(jnp.where(over, count, -1))
-        other, reachable = k + 1, reachable & (k >= 0)
+        k = 1 + jnp.max(jnp.where(over, count, -1))
+        reachable &= k > 0
 
     def pick(values: jax.Array, index: jax.Array) -> jax.Array:
         return jnp.sum(jnp.where(count == index, values, 0.0))
 
-    at = pick(bound, k)
-    change = pick(bound, other) - at
-    inside = (other >= 0) & (other < size) & (jnp.abs(change) > 0.0)
-    share = jnp.where(inside, (target - at) / jnp.where(inside, change, 1.0), 0.0)
-    share = jnp.clip(share, 0.0, 1.0)
-    answer = centre + pick(y, k) + jnp.log1p(share * jnp.expm1(-side * h)) + side * law.shift
-    return _or_nan(law, jnp.where(reachable, answer, side * jnp.inf))
+    met = pick(bound, k)
+    change = pick(bound, k - 1) - met
+    p = jnp.where(tau > 0.0, pick(q * ratio, k), 0.0)
+    slope = (change - p * tau / (1.0 + tau)) / -jnp.expm1(-h)
+    inside = (k > 0) & (k < size) & (change > 0.0) & (slope > 0.0)
+    slope = jnp.where(inside, slope, 1.0)
+    gap = jnp.where(inside, target - met, 0.0)
+    curvature = jnp.where(tau > 0.0, p * (1.0 - tau) / jnp.where(tau > 0.0, 4.0 * tau, 1.0), 0.0)
+    root = jnp.sqrt((slope - gap) ** 2 + 4.0 * curvature * gap)
+    share = jnp.clip(2.0 * gap / (slope + gap + root), 0.0, -jnp.expm1(-h))
+    met_at = law.start + h * k + ahead + jnp.log1p(-share) + side * law.shift
+    return _or_nan(law, jnp.where(reachable, met_at, side * jnp.inf))
 
 
 End = tuple[jax.Array, jax.Array]  # the largest finite loss, log P{L = inf}

@@ -6,21 +6,22 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp._law import _discretise
-from jaxdp._law._grid import Lattice, ladder, occupied_positions
+from jaxdp._law._grid import Lattice, even_rungs, occupied_positions, rungs
 from jaxdp._law._terms import Term
-
-_NODES_PER_DENSITY = 64
-_REACH = 2**28
 
 
 class OneStep(NamedTuple):
-    """The tilted one-step law: weights of sum 1 at centre + spacing * position."""
+    """The tilted one-step law: weights of sum 1 at centre + spacing * position.
+
+    `end` is the position of the upper end of the support, 0 if that is infinite.
+    """
 
     weights: jax.Array
     positions: jax.Array
     lattice: Lattice
     log_norm: jax.Array
     top: jax.Array
+    end: jax.Array
 
 
 def finite_ends(term: Term) -> tuple[jax.Array, jax.Array]:
@@ -36,15 +37,18 @@ def discretise(
     theta: jax.Array,
     size: int,
     side: int,
+    even: jax.Array | bool = False,
 ) -> OneStep:
-    """The law above (side = +1) or below (-1) on a ladder about the lattice's centre."""
-    positions = occupied_positions(
-        lattice, finite_ends(term), kept, ladder(size // _NODES_PER_DENSITY, _REACH)
-    )
+    """The law above (side = +1) or below (-1) on a ladder about the lattice's centre, or evenly."""
+    positions = jnp.where(even, even_rungs(size), rungs(size))
+    positions = occupied_positions(lattice, finite_ends(term), kept, positions)
     nodes = lattice.centre + positions * lattice.spacing
     if side > 0:
         weights, log_norm, top = _discretise.upper(term, nodes, theta)
     else:
         weights, log_norm = _discretise.lower(term, nodes, theta, lattice.centre)
         top = jnp.float64(-jnp.inf)
-    return OneStep(weights, positions, lattice, log_norm, top)
+    high = finite_ends(term)[1]
+    some = jnp.isfinite(high)
+    end = jnp.round((jnp.where(some, high, lattice.centre) - lattice.centre) / lattice.spacing)
+    return OneStep(weights, positions, lattice, log_norm, top, end)

@@ -112,10 +112,17 @@ def raised(symbol: Symbol, count: jax.Array | None = None) -> Power:
     return Power(power(wave, count), log_mgf, count * log_total)
 
 
-def rounding_mass(count: jax.Array, size: int) -> jax.Array:
-    """eta(n) of the module's docstring."""
-    bits = size.bit_length() - 1
-    return (count + 1.0) * (size**0.5 * 2.0**-53 * (8 * bits + 48))
+def factors(count: jax.Array) -> jax.Array:
+    """Of a power, what `rounding_mass` adds up: n, n 2^(1 - n)."""
+    return jnp.stack([count, count * jnp.exp2(1.0 - count)])
+
+
+def rounding_mass(factors: jax.Array, wave: jax.Array, size: int) -> jax.Array:
+    """eta of `_compose`, for the transform of a product of powers."""
+    wave = lax.stop_gradient(wave)
+    norm = jnp.sqrt(2.0 * jnp.sum(wave.real**2 + wave.imag**2))  # half of it is given
+    r = 2.0**-53 * (8 * (size.bit_length() - 1) + 48)
+    return r * ((2.0 * factors[0] + 1.0) * norm + size**0.5 * factors[1])
 
 
 def outside(log_mgf: jax.Array, tilt: jax.Array, distance: jax.Array) -> jax.Array:

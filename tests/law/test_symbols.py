@@ -1,7 +1,11 @@
-"""Complex powers by their logarithms: as accurate as the engine's allowance for rounding says."""
+"""Complex powers and transforms: as accurate as the engine's allowances for rounding say."""
+
+from fractions import Fraction
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxdp._law import _symbols
 
@@ -15,3 +19,26 @@ def test_unit_circle():
         found = np.asarray(_symbols.from_log(np.zeros_like(angle), angle))
     exact = np.cos(angle) + 1j * np.sin(angle)
     assert np.all(np.abs(found - exact) <= 2.0**-52 * (1.0 + np.abs(angle)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 40])
+@pytest.mark.parametrize("spread", [0.5, 3.0, 1e6])
+def test_rounding(count, spread):
+    """Breaks when a power by FFT is off by more mass than allowed, or the allowance is vast."""
+    size = 64
+    weights = np.exp(-0.5 * (np.arange(size) / spread) ** 2)
+    exact = [Fraction(int(w * 2**40), 2**40) for w in weights / weights.sum()]
+    total = sum(exact)
+    exact = [w / total for w in exact]
+    power = [Fraction(int(k == 0)) for k in range(size)]
+    for _ in range(count):
+        power = [sum(exact[j] * power[(k - j) % size] for j in range(size)) for k in range(size)]
+        power = [Fraction(int(w * 2**200), 2**200) for w in power]
+    with jax.enable_x64(True):
+        wave = jnp.fft.rfft(jnp.array([float(w) for w in exact]))
+        raised = _symbols.power(wave, jnp.float64(count))
+        found = np.asarray(jnp.fft.irfft(raised, size))
+        allowed = float(_symbols.rounding_mass(_symbols.factors(jnp.float64(count)), raised, size))
+    off = float(sum(abs(Fraction(float(f)) - w) for f, w in zip(found, power, strict=True)))
+    assert off <= allowed
+    assert allowed < 2.0**-53 * 96 * (2 * count + 2) * size**0.5
