@@ -45,6 +45,7 @@ from jaxdp._law._symbols import (
     power,
     raised,
     rounding_mass,
+    without_noise,
     wrap,
 )
 from jaxdp._law._terms import Term
@@ -135,13 +136,8 @@ def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame
     low = step.window[0] + fold * (step.centre - fine.lattice.centre)
     first = jnp.floor(low / h) - 2.0
     wave = power(fine.wave, fold)
-    weights = jnp.maximum(jnp.fft.irfft(wave, size), 0.0)
-    ordered = weights[wrap(count_up(size) + first, size)]
-    # Far out, rounding is all there is; it would spoil the coarse law's moments at its tilts.
-    lost = rounding_mass(factors(fold), wave, size)
-    noise = lost / (16.0 * size)
-    ordered = jnp.where(ordered > noise, ordered, 0.0)
-    lost *= 1.0 + 1.0 / 16.0
+    ordered = jnp.fft.irfft(wave, size)[wrap(count_up(size) + first, size)]
+    ordered, lost = without_noise(ordered, rounding_mass(factors(fold), wave, size))
     from_origin = (fold - origin) * (fine.lattice.centre / frame.spacing)
     ratio = h / frame.spacing
     start = first * ratio + from_origin - _offset(fine, origin, frame)

@@ -125,6 +125,15 @@ def rounding_mass(factors: jax.Array, wave: jax.Array, size: int) -> jax.Array:
     return r * ((2.0 * factors[0] + 1.0) * norm + size**0.5 * factors[1])
 
 
+def without_noise(weights: jax.Array, lost: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A transformed array without what may be rounding only, and what it is off by then.
+
+    Far from the bulk that is all there is, and would spoil moments.
+    """
+    size = weights.shape[0]
+    return jnp.where(weights > lost / (16.0 * size), weights, 0.0), lost * (1.0 + 1.0 / 16.0)
+
+
 def outside(log_mgf: jax.Array, tilt: jax.Array, distance: jax.Array) -> jax.Array:
     """Chernoff's bound on the mass beyond the distance (twice over, against its rounding)."""
     return 2.0 * jnp.exp(jnp.minimum(log_mgf - tilt * distance, 0.0))
