@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdp._law import _discretise
@@ -82,15 +83,12 @@ def coarsen(
     at_node = weights * jnp.exp(-theta * offset)  # P-mass, in the units of the left node
     if side > 0:
         left, right = _discretise.split(offset, spacing)
-        index = cell.astype(jnp.int32)
-        out = jnp.zeros((size + 1,), jnp.float64)
-        out = out.at[index].add(at_node * left)
-        return out.at[index + 1].add(at_node * right * jnp.exp(theta * spacing))[:size]
-    half = jnp.floor(2.0 * place).astype(jnp.int32)
+        pairs = at_node * jnp.stack([left, right * jnp.exp(theta * spacing)])
+        own, following = _sums(pairs, cell, size)
+        return own + jnp.concatenate([jnp.zeros((1,)), following[:-1]])
     q = at_node * jnp.exp(-offset)
-    empty = jnp.zeros((2 * size,), jnp.float64)
-    mass = empty.at[half].add(q)
-    moment = empty.at[half].add(q * jnp.expm1(offset))
+    pairs = jnp.stack([q, q * jnp.expm1(offset)])
+    mass, moment = _sums(pairs, jnp.floor(2.0 * place), 2 * size)
     rise = moment / jnp.where(mass > 0.0, mass, 1.0)
     middle = jnp.round(jnp.sum(weights * place) / jnp.maximum(jnp.sum(weights), 1e-300))
     relative = (count_up(size) - lax.stop_gradient(middle)) * spacing
@@ -110,13 +108,19 @@ def coarsen(
     return measure * jnp.exp(exponent)
 
 
+def _sums(values: jax.Array, index: jax.Array, size: int) -> jax.Array:
+    """Per row, the sums of the values with the same index."""
+    out = jnp.zeros((size, values.shape[0]), jnp.float64)
+    return out.at[index.astype(jnp.int32)].add(values.T).T
+
+
 class _Fine(NamedTuple):
     """The bulk of a term, transformed on its fine lattice."""
 
     wave: jax.Array
     lattice: Lattice
     log_norm: jax.Array
-    log_mgf: tuple[jax.Array, jax.Array]
+    log_mgf: jax.Array
     end: jax.Array
 
 
@@ -144,10 +148,8 @@ def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame
     middle = jnp.ceil(-start)  # where place 0 goes: none becomes negative
     place = start + count_up(size) * ratio + middle
     coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
-    for log_mgf, tilt, edge in zip(
-        fine.log_mgf, step.chernoff, (-first, first + size), strict=True
-    ):
-        lost += outside(fold * log_mgf, tilt, edge * h)
+    edges = h * jnp.stack([-first, first + size])
+    lost += jnp.sum(outside(fold * fine.log_mgf, step.chernoff, edges))
     return frame.symbol(coarse, count_up(size) - middle), jnp.log1p(lost)
 
 
@@ -159,9 +161,9 @@ def _jumps(one: OneStep, rare: jax.Array, few: jax.Array, frame: Frame) -> tuple
     """
     size, h, theta = frame.size, frame.spacing, frame.theta
     loss = one.lattice.centre + one.positions * one.lattice.spacing
-    exponent = jnp.where(rare, -jnp.inf, -(1.0 + theta) * (loss - one.lattice.centre))
-    q_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), exponent)
-    p_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), exponent + loss - one.lattice.centre)
+    exponent = jnp.where(rare, 0.0, loss - one.lattice.centre)
+    tilts = jnp.stack([-1.0 - theta, -theta])
+    q_log, p_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), tilts[:, None] * exponent)
     log_m = q_log + one.log_norm - (1.0 + theta) * one.lattice.centre
     s = p_log - q_log + one.lattice.centre
     some = jnp.any(rare)  # else there is nothing to multiply what follows with
@@ -214,10 +216,8 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     bulk = jnp.sum(weights)
     weights /= bulk
     cyclic = jnp.zeros((size,), jnp.float64).at[wrap(one.positions, size)].add(weights)
-    log_mgf = tuple(
-        log_mgf_of(weights, sign * tilt * h * one.positions)
-        for sign, tilt in zip((-1.0, 1.0), step.chernoff, strict=True)
-    )
+    tilts = h * step.chernoff * np.array([-1.0, 1.0])
+    log_mgf = log_mgf_of(weights, tilts[:, None] * one.positions)
     log_norm = one.log_norm + jnp.log(bulk)
     fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf, one.end)
     few = (step.outer <= 1.0) & (step.rest <= 0.0)

@@ -212,13 +212,13 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     reaching = centred.at[:, :-1].max(jnp.where(last, ends, -jnp.inf))
 
     def log_mgf(log_weight: jax.Array, tilts: jax.Array, rows: np.ndarray) -> jax.Array:
-        """Per term, at each of its tilts: (terms, tilts)."""
+        """Per term, at each of its tilts: (..., terms, tilts)."""
         low, high = centred[rows], reaching[rows]
 
         def one(t: jax.Array) -> jax.Array:
             return _log_sum_exp(log_weight + jnp.maximum(t[:, None] * low, t[:, None] * high))
 
-        return _saddle.each_of(one, tilts.T, rows.size).T
+        return jnp.moveaxis(_saddle.each_of(one, tilts.T, rows.size), 0, -1)
 
     base = jnp.asarray(_CHERNOFF_TILTS)
     each = jnp.ones((count.shape[0], 1))
@@ -228,8 +228,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     rare = jnp.abs(centred) >= cut[:, None]
     # (`_parts` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
     every = np.arange(count.shape[0])
-    most = log_mgf(jnp.where(rare, -jnp.inf, log_p), each * both, every)
-    some = log_mgf(jnp.where(rare, log_p, -jnp.inf), each * both, every)
+    apart = jnp.where(jnp.stack([rare, ~rare]), -jnp.inf, log_p)
+    most, some = log_mgf(apart, each * both, every)
     total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)
     # Below, and above: what lies a window's width beyond epsilon wraps around to beyond it.
     (below, above), chernoff = _chernoff_edge(

@@ -118,13 +118,11 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     else:
         k = 1 + jnp.max(jnp.where(over, count, -1))
         reachable &= k > 0
-
-    def pick(values: jax.Array, index: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.where(count == index, values, 0.0))
-
-    met = pick(bound, k)
-    change = pick(bound, k - 1) - met
-    p = jnp.where(tau > 0.0, pick(q * ratio, k), 0.0)
+    here, before = count == k, count == k - 1
+    change = jnp.where(before, bound, 0.0) - jnp.where(here, bound, 0.0)
+    picked = jnp.stack([jnp.where(here, bound, 0.0), change, jnp.where(here, q * ratio, 0.0)])
+    met, change, p = jnp.sum(picked, axis=-1)
+    p = jnp.where(tau > 0.0, p, 0.0)
     slope = (change - p * tau / (1.0 + tau)) / -jnp.expm1(-h)
     inside = (k > 0) & (k < size) & (change > 0.0) & (slope > 0.0)
     slope = jnp.where(inside, slope, 1.0)

@@ -140,10 +140,11 @@ def outside(log_mgf: jax.Array, tilt: jax.Array, distance: jax.Array) -> jax.Arr
 
 
 def log_mgf_of(weights: jax.Array, exponent: jax.Array) -> jax.Array:
-    """log sum w e^exponent."""
-    top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf))
+    """log sum w e^exponent over the last axis."""
+    top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf), axis=-1)
     top = lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-    return top + jnp.log(jnp.sum(weights * jnp.exp(jnp.minimum(exponent - top, 0.0))))
+    terms = weights * jnp.exp(jnp.minimum(exponent - top[..., None], 0.0))
+    return top + jnp.log(jnp.sum(terms, axis=-1))
 
 
 def wrap(index: jax.Array, size: int) -> jax.Array:
