@@ -83,12 +83,15 @@ def coarsen(
     at_node = weights * jnp.exp(-theta * offset)  # P-mass, in the units of the left node
     if side > 0:
         left, right = _discretise.split(offset, spacing)
-        pairs = at_node * jnp.stack([left, right * jnp.exp(theta * spacing)])
-        own, following = _sums(pairs, cell, size)
-        return own + jnp.concatenate([jnp.zeros((1,)), following[:-1]])
+        index = cell.astype(jnp.int32)
+        out = jnp.zeros((size + 1,), jnp.float64)
+        out = out.at[index].add(at_node * left)
+        return out.at[index + 1].add(at_node * right * jnp.exp(theta * spacing))[:size]
+    half = jnp.floor(2.0 * place).astype(jnp.int32)
     q = at_node * jnp.exp(-offset)
-    pairs = jnp.stack([q, q * jnp.expm1(offset)])
-    mass, moment = _sums(pairs, jnp.floor(2.0 * place), 2 * size)
+    empty = jnp.zeros((2 * size,), jnp.float64)
+    mass = empty.at[half].add(q)
+    moment = empty.at[half].add(q * jnp.expm1(offset))
     rise = moment / jnp.where(mass > 0.0, mass, 1.0)
     middle = jnp.round(jnp.sum(weights * place) / jnp.maximum(jnp.sum(weights), 1e-300))
     relative = (count_up(size) - lax.stop_gradient(middle)) * spacing
@@ -106,12 +109,6 @@ def coarsen(
     top = tilted[-1] * unit[-1]
     measure = _discretise.lower_measure(halves, width, ratio, top, node_quiet)
     return measure * jnp.exp(exponent)
-
-
-def _sums(values: jax.Array, index: jax.Array, size: int) -> jax.Array:
-    """Per row, the sums of the values with the same index."""
-    out = jnp.zeros((size, values.shape[0]), jnp.float64)
-    return out.at[index.astype(jnp.int32)].add(values.T).T
 
 
 class _Fine(NamedTuple):

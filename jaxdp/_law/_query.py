@@ -49,7 +49,7 @@ def _half_cell(law: Composed, side: int) -> jax.Array:
     if side < 0:
         return jnp.zeros_like(law.spacing)
     w = lax.stop_gradient(law.weights)
-    smooth = jnp.sum(jnp.abs(w[1:] - w[:-1])) < _ROUGH * jnp.sum(w)
+    smooth = jnp.sum(jnp.abs(w[1:] - w[:-1])) < _ROUGH
     return jnp.where(smooth, jnp.tanh(0.5 * law.spacing), 0.0)
 
 

@@ -176,9 +176,7 @@ class Frame(NamedTuple):
         index = turns * place.astype(jnp.int64) % self.size
         roots = jnp.asarray(_roots(self.size))
         tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
-        exponent = tilts * place
-        real = jnp.exp(jnp.minimum(exponent, 600.0)) * (at + next_to * jnp.exp(tilts))
-        real = jnp.where(exponent > 600.0, jnp.inf, real)
+        real = lax.stop_gradient(jnp.exp(tilts * place) * (at + next_to * jnp.exp(tilts)))
         wave = roots[index] * (at + next_to * roots[turns])
         return Symbol(wave, jnp.concatenate([(at + next_to)[None], real]))
 
@@ -187,9 +185,8 @@ class Frame(NamedTuple):
         size = self.size
         cyclic = jnp.zeros((size,), jnp.float64).at[wrap(places, size)].add(weights)
         tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
-        exponent = tilts[:, None] * places[None, :]
-        # Beyond the range of a double Chernoff's bound is given up (infinite), not cut short.
-        beyond = jnp.any((exponent > 600.0) & (weights > 0.0), axis=-1)
-        real = jnp.sum(weights * jnp.exp(jnp.minimum(exponent, 600.0)), axis=-1)
-        real = jnp.where(beyond, jnp.inf, real)
-        return Symbol(jnp.fft.rfft(cyclic), jnp.concatenate([jnp.sum(weights)[None], real]))
+        # (Beyond the range of a double Chernoff's bound is given up: infinite.)
+        terms = jnp.where(weights > 0.0, weights * jnp.exp(tilts[:, None] * places), 0.0)
+        moments = lax.stop_gradient(jnp.sum(terms, axis=-1))
+        real = jnp.concatenate([jnp.sum(weights)[None], moments])
+        return Symbol(jnp.fft.rfft(cyclic), real)
