@@ -242,7 +242,9 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     if frame.side > 0:
         # (1 + x)^count, or of few steps the (1 + x)^(n - 1) beside one.
         power = raised(beside.plus(1.0), jnp.where(few, inner - 1.0, count))
-        jumps = [Part(power.where(~few), factors=factors(count))]
+        # (Of few steps it is part of a sum, which may be small where it is not: no 2 n |G| there.)
+        whole = jnp.where(few, count, factors(count))
+        jumps = [Part(power.where(~few), factors=whole)]
         add(0, 1, _at_least_one(own, beside, power, few, inner))
     else:
         add(0, 1, own.scaled(inner).where(few))

@@ -23,18 +23,19 @@ from jaxdp._law._terms import Family, Terms
 # and suppresses losses much larger than a deviation, which hardly count for delta, exponentially.
 _UNDERTILT = 0.75
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
-# What windows and truncation may cost, relative to delta.
+# What windows and truncation may cost, relative to delta: less, to this share of it, where epsilon
+# is far below a deviation and moves by more of itself.
 _TOLERANCE = 1e-6
-_LEAST_FELT = 0.03
+_LEAST_SHARE = 0.03
 # Losses beyond so many deviations of the rest count as rare and large.
 _BULK = 60.0
 _BULK_ROUNDS = 8
 # One stage suffices while its lattice has so many points per deviation of one step.
 _BULK_POINTS = 256.0
-# So few steps with at most so many rare losses are one block (`_parts`). (Without any, two stages
-# are up to 4 times tighter, but move atoms off the lattice: gradients are 1e-3 off slopes then.)
+# So few steps with so many rare losses are one block (`_parts`); without any, two stages are up to
+# 4 times tighter.
 _FEW_STEPS = 256.0
-_FEW_JUMPS = 2.0
+_FEW_JUMPS = 1e-7, 2.0
 # Beyond that, moments at the Chernoff tilts are given up (`_symbols`).
 _LARGEST_EXPONENT = 500.0
 _LEAST_LOG_DELTA = -600.0
@@ -192,9 +193,9 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     if epsilon is None:
         centre = 0.25 * margin * jnp.floor(4.0 * centre / margin)
     log_value = log_answer - jnp.sum(count * m.log_norm) + theta * centre
-    # A stray mass costs at most sup g, see `_compose`. Epsilons far below a deviation feel less.
-    felt = jnp.log(jnp.clip(10.0 * centre / deviation, _LEAST_FELT, 1.0))
-    log_mass = jnp.log(_TOLERANCE) + felt + log_value - log_price(theta)
+    # A stray mass costs at most sup g, see `_compose`.
+    tolerance = _TOLERANCE * jnp.clip(10.0 * centre / deviation, _LEAST_SHARE, 1.0)
+    log_mass = jnp.log(tolerance) + log_value - log_price(theta)
     log_p = atoms.log_p + theta * atoms.loss - m.log_norm[:, None]
     centred = atoms.loss - m.mean[:, None]
     # Losses so small that the tilted law hardly sees them are cut: the windows need not hold them.
@@ -247,7 +248,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     whole = jnp.round(used)
     single = (window[1] - window[0]) / size < bulk / _BULK_POINTS
     jumps = used * jnp.sum(jnp.where(rare, jnp.exp(log_p), 0.0), axis=-1)
-    few = (whole <= _FEW_STEPS) & (jumps < _FEW_JUMPS) & (jumps > 1e-7)
+    few = (whole <= _FEW_STEPS) & (jumps > _FEW_JUMPS[0]) & (jumps < _FEW_JUMPS[1])
     inner = jnp.where(single | few, whole, jnp.maximum(jnp.floor(jnp.sqrt(whole)), 1.0))
     cut = jnp.where(single, jnp.inf, cut)
     outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
