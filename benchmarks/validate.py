@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxdp
-from jaxdp import _law
+from jaxdp import _law, _numerical
 
-SIZE = 32768  # the default of two-sided bounds
+SIZE = _numerical._TWO_SIDED  # by default
 
 
 def settings(cases: int, seed: int) -> tuple[np.ndarray, ...]:

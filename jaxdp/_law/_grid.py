@@ -68,7 +68,7 @@ def between(support: tuple[jax.Array, jax.Array]) -> jax.Array:
     """The width of the support, 0 if it is infinite."""
     low, high = support
     both = jnp.isfinite(low) & jnp.isfinite(high)
-    return jnp.where(both, jnp.where(both, high, 0.0) - jnp.where(both, low, 0.0), 0.0)
+    return jnp.where(both, high, 0.0) - jnp.where(both, low, 0.0)
 
 
 def align(lattice: Lattice, support: tuple[jax.Array, jax.Array], side: int) -> Lattice:

@@ -170,12 +170,17 @@ class Frame(NamedTuple):
     side: int
     size: int
 
+    @property
+    def tilts(self) -> jax.Array:
+        """The two Chernoff tilts, signed, per place."""
+        return self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
+
     def points(self, place: jax.Array, at: jax.Array, next_to: jax.Array) -> Symbol:
         """Of a weight at one integer place, and one at the next."""
         turns = np.arange(self.size // 2 + 1)
         index = turns * place.astype(jnp.int64) % self.size
         roots = jnp.asarray(_roots(self.size))
-        tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
+        tilts = self.tilts
         real = lax.stop_gradient(jnp.exp(tilts * place) * (at + next_to * jnp.exp(tilts)))
         wave = roots[index] * (at + next_to * roots[turns])
         return Symbol(wave, jnp.concatenate([(at + next_to)[None], real]))
@@ -184,7 +189,7 @@ class Frame(NamedTuple):
         """Of weights at any integer places."""
         size = self.size
         cyclic = jnp.zeros((size,), jnp.float64).at[wrap(places, size)].add(weights)
-        tilts = self.spacing * self.chernoff * jnp.array([-1.0, 1.0])
+        tilts = self.tilts
         # (Beyond the range of a double Chernoff's bound is given up: infinite.)
         terms = jnp.where(weights > 0.0, weights * jnp.exp(tilts[:, None] * places), 0.0)
         moments = lax.stop_gradient(jnp.sum(terms, axis=-1))

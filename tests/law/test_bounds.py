@@ -9,9 +9,9 @@ import pytest
 
 import jaxdp
 from jaxdp._law import Term, epsilon_bounds, log_delta_bounds
-from jaxdp._law._compose import compose
+from jaxdp._law._compose import Composed, compose
 from jaxdp._law._plan import plan
-from jaxdp._law._query import _epsilon
+from jaxdp._law._query import _epsilon, _log_delta
 from jaxdp._law._terms import orient
 from tests.law import laws
 
@@ -233,6 +233,31 @@ def test_gradients_are_slopes_at_any_scale(mechanism, sigma, count, delta):
         h = step * delta
         slope = (value(sigma, delta + h) - value(sigma, delta - h)) / (2 * h)
         np.testing.assert_allclose(by_delta, slope, rtol=1e-4)
+
+
+def test_smoothed_readings_are_above_and_inverse():
+    """Breaks if delta or epsilon, read smoothed, falls below the lattice's own curve by 1e-12."""
+    theta, start, spacing = 1.5, -6.0, 0.05
+    loss = start + spacing * np.arange(256)
+    weights = np.exp(-0.5 * (loss - 0.4) ** 2)
+    weights /= weights.sum()
+    zero, nothing = jnp.float64(0.0), jnp.float64(-jnp.inf)
+    law = Composed(
+        *map(jnp.asarray, (theta, start, spacing, weights)),
+        zero,
+        nothing,
+        *3 * (zero,),
+        (zero, zero),
+    )
+    for epsilon in np.linspace(0.2, 3.0, 29):
+        log_delta = _log_delta(law, epsilon, 1)
+        y = np.maximum(loss - epsilon, 0.0)
+        own = np.log(np.sum(weights * np.exp(-theta * loss) * -np.expm1(-y)))
+        assert (
+            own - 1e-12 < log_delta < own + 4.0 * spacing**2
+        )  # C'' / 8 C at a point of the lattice
+        again = float(_epsilon(law, log_delta, jnp.float64(1.0), 1))
+        assert epsilon - 1e-12 < again < epsilon + 1e-9
 
 
 def test_atoms_stay_on_the_lattice():
