@@ -335,14 +335,14 @@ def sampled_log_masses(masses, lo, hi, q, revealed):
 
     Args:
       masses: (lo, hi) -> (log Q, log P) of {lo < L <= hi}.
-      revealed: the same of the atom L' = log(1 - q) that the outcomes with L = -inf become.
+      revealed: the same of the atom L' = log(1 - q) that the outcomes with L = -inf become, None
+        if there are none.
     """
     base_q, base_p = masses(*_unsampled_loss(jnp.stack([lo, hi]), q))
-    rest = log_positive(1.0 - q)
-    return (
-        log_add(base_q, revealed[0]),
-        log_add(rest + base_q, jnp.log(q) + base_p, revealed[1]),
-    )
+    parts = log_positive(1.0 - q) + base_q, jnp.log(q) + base_p
+    if revealed is None:
+        return base_q, log_add(*parts)
+    return log_add(base_q, revealed[0]), log_add(*parts, revealed[1])
 
 
 def _unsampled_loss(loss, q):

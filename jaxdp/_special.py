@@ -145,7 +145,8 @@ def mills_drop(
     narrow = width <= 0.06 * (x + 2.0)
     short = jnp.where(narrow, width, 0.0)
     # One program for all nodes: the polynomial is long.
-    slopes = mills_slope(jnp.stack([x + short * (0.5 + 0.5 * node) for node in _GAUSS_NODES]))
+    nodes = np.reshape(_GAUSS_NODES, (-1,) + (1,) * jnp.ndim(short))
+    slopes = mills_slope(x + short * (0.5 + 0.5 * nodes))
     integral = sum(0.5 * w * slope for w, slope in zip(_GAUSS_WEIGHTS, slopes, strict=True))
     start = mills(x) if start is None else start
     end = mills(x + width) if end is None else end

@@ -38,7 +38,6 @@ _FEW_STEPS = 256.0
 _FEW_JUMPS = 1e-7, 2.0
 # Beyond that, moments at the Chernoff tilts are given up (`_symbols`).
 _LARGEST_EXPONENT = 500.0
-_LEAST_LOG_DELTA = -600.0
 _SIGNS = np.array([-1.0, 1.0])
 
 
@@ -155,11 +154,6 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     edges = _saddle.pilot_edges()
     centre, log_answer = _saddle.estimate(atoms, epsilon, log_delta)
-    if epsilon is not None:
-        # Where delta is next to nothing, the law is planned where a double still holds it.
-        far = ~(log_answer > _LEAST_LOG_DELTA)
-        centre = jnp.where(far, jnp.minimum(_saddle.reach(atoms, _LEAST_LOG_DELTA), centre), centre)
-        log_answer = jnp.where(far, _LEAST_LOG_DELTA, log_answer)
     # Losses so large that P hardly sees them go to infinity.
     allowed = jnp.log(_TOLERANCE) + log_answer - jnp.log(used)[:, None]
     above = _saddle.above(atoms)
@@ -173,7 +167,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     # An epsilon beyond all that is kept is read from a law planned within it.
     beyond = jnp.sum(used * highest)
     centre = jnp.where(centre < beyond, centre, 0.97 * beyond)
-    saddle = _saddle.tilt_for(atoms, centre)
+    saddle, _ = _saddle.tilt_for(atoms, centre)
 
     def lean(_, state: tuple) -> tuple:
         """The moments at a tilt, and from the deviation the next tilt."""

@@ -35,6 +35,8 @@ AT_A_TIME = 8  # of a family's terms
 _FEW = 32  # rows of atoms
 _TILT_RANGE = (1e-3, 1e3)
 _BISECTIONS = 12
+# Where delta is next to nothing, an estimate stops where a double still holds it.
+LEAST_LOG_DELTA = -600.0
 _PRECISION = np.log(_TILT_RANGE[1] / _TILT_RANGE[0]) / 2**_BISECTIONS  # of a tilt's log
 # log of how many losses are to be expected beyond a cut: more than log delta, and times log delta.
 _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
@@ -136,42 +138,42 @@ def _tilted(atoms: Atoms, theta: jax.Array, epsilon: jax.Array | None) -> Tilted
 
 
 def _bisect(
-    atoms: Atoms, at: Callable[[jax.Array], Any], too_low: Callable[[Any], jax.Array]
+    atoms: Atoms,
+    epsilon: jax.Array | None,
+    at: Callable[[jax.Array, Tilted, Tilted], Any],
+    too_low: Callable[[Any], jax.Array],
 ) -> tuple[jax.Array, Any]:
-    """A tilt near which too_low(at(tilt)) stops holding, by halving in its log, and `at` there."""
-    scale = -jnp.log(_tilted(atoms, jnp.float64(0.0), None).deviation)
+    """A tilt near which too_low(at(tilt)) stops holding, by halving in its log, and `at` there.
 
-    def halve(_, state: tuple[jax.Array, jax.Array, jax.Array, Any]) -> tuple:
-        low, high, middle, _ = state
-        found = at(jnp.exp(middle))
-        more = too_low(found)
-        low, high = jnp.where(more, middle, low), jnp.where(more, high, middle)
-        return low, high, 0.5 * (low + high), (middle, found)
+    `at` is given a tilt, the law there, and the law at tilt 0. That is what the loop looks at
+    first, as its deviation tells where tilts are to be sought: one program for all.
+    """
 
-    low, high = scale + np.log(_TILT_RANGE[0]), scale + np.log(_TILT_RANGE[1])
-    first = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(at, scale))
-    state = low, high, 0.5 * (low + high), (scale, first)
-    middle, found = lax.fori_loop(0, _BISECTIONS, halve, state)[3]
+    def halve(i: jax.Array, state: tuple) -> tuple:
+        low, high, middle, zero, _ = state
+        theta = jnp.exp(middle)
+        tilted = _tilted(atoms, theta, epsilon)
+        first = i == 0
+        zero = jax.tree.map(lambda new, old: jnp.where(first, new, old), tilted, zero)
+        found = at(theta, tilted, zero)
+        more = too_low(found) & ~first
+        scale = -jnp.log(zero.deviation)
+        low = jnp.where(more, middle, jnp.where(first, scale + np.log(_TILT_RANGE[0]), low))
+        high = jnp.where(first, scale + np.log(_TILT_RANGE[1]), jnp.where(more, high, middle))
+        return low, high, 0.5 * (low + high), zero, (middle, found)
+
+    nothing = jnp.zeros((), jnp.float64)
+    none = Tilted(nothing, nothing, nothing + 1.0)
+    unknown = jax.eval_shape(lambda: at(nothing, none, none))
+    unknown = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), unknown)
+    state = nothing, nothing, nothing - jnp.inf, none, (nothing, unknown)
+    middle, found = lax.fori_loop(0, 1 + _BISECTIONS, halve, state)[-1]
     return jnp.exp(middle), found
 
 
-def tilt_for(atoms: Atoms, epsilon: jax.Array) -> jax.Array:
-    """The tilt at which the mean is epsilon."""
-
-    def mean(theta: jax.Array) -> jax.Array:
-        return _tilted(atoms, theta, None).mean
-
-    return _bisect(atoms, mean, lambda mean: mean < epsilon)[0]
-
-
-def reach(atoms: Atoms, log_delta: float) -> jax.Array:
-    """About where delta has fallen so low."""
-
-    def value(theta: jax.Array) -> tuple[jax.Array, jax.Array]:
-        at = _tilted(atoms, theta, None)
-        return at.mean, at.exponent + log_tail(theta, at.deviation)
-
-    return _bisect(atoms, value, lambda found: found[1] > log_delta)[1][0]
+def tilt_for(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, Tilted]:
+    """The tilt at which the mean is epsilon, and the law there."""
+    return _bisect(atoms, epsilon, lambda _, law, __: law, lambda law: law.mean < epsilon)
 
 
 def _one_cut(
@@ -185,58 +187,75 @@ def _one_cut(
     expected = jnp.sum(rate, axis=-1)
     pairs = 0.5 * jnp.sum(expected) ** 2
     pairs -= 0.5 * jnp.sum(expected**2 / jnp.maximum(atoms.count, 1.0))
-    shift = _tilted(bulk, jnp.float64(0.0), None).mean
     shrunk = rate * jnp.exp(-jnp.maximum(atoms.loss, -700.0))
     cut = jnp.min(jnp.where(rare & (rate > 0.0), atoms.loss, jnp.inf))
 
-    def log_value(theta: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def log_value(theta: jax.Array, law: Tilted, zero: Tilted) -> tuple[jax.Array, ...]:
         """Where the law is looked at, log delta there, and how at grows with log theta."""
-        exponent, mean, deviation = _tilted(bulk, theta, epsilon)
-        at = mean if epsilon is None else epsilon
+        at = law.mean if epsilon is None else epsilon
+        shift = zero.mean
         factor = jnp.exp(jnp.minimum(at - shift, 700.0))
         jumps = jnp.sum(jnp.maximum(rate - factor * shrunk, 0.0)) + pairs
         jumps = jnp.where(at <= cut + shift, jumps, jnp.sum(expected))
-        value = jnp.logaddexp(exponent + log_tail(theta, deviation), jnp.log(jumps))
-        return at, value, theta * deviation**2
+        value = jnp.logaddexp(law.exponent + log_tail(theta, law.deviation), jnp.log(jumps))
+        return at, value, theta * law.deviation**2, law.mean
 
     if epsilon is None:
-        theta, found = _bisect(bulk, log_value, lambda found: found[1] > log_delta)
-        at, value, growth = found
+        theta, found = _bisect(bulk, None, log_value, lambda found: found[1] > log_delta)
+        at, value, growth, _ = found
         # The rest of the way, by the slope of log delta.
         at += jnp.clip((value - log_delta) / theta, -_PRECISION * growth, _PRECISION * growth)
         return jnp.where((value < log_delta + 1.0) | (level == -jnp.inf), at, jnp.inf)
-    return log_value(tilt_for(bulk, epsilon))[1]
+    return _bisect(bulk, epsilon, log_value, lambda found: found[3] < epsilon)[1][1]
+
+
+def _scale_and_reach(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """About log delta at epsilon, and about where it has fallen to `LEAST_LOG_DELTA`."""
+
+    def one(far: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def too_low(found: tuple[jax.Array, jax.Array]) -> jax.Array:
+            mean, value = found
+            return jnp.where(far, value > LEAST_LOG_DELTA, mean < epsilon)
+
+        def at(theta: jax.Array, law: Tilted, _: Tilted) -> tuple[jax.Array, jax.Array]:
+            return law.mean, law.exponent + log_tail(theta, law.deviation)
+
+        theta, (mean, value) = _bisect(atoms, None, at, too_low)
+        return mean, value + theta * (mean - epsilon)
+
+    mean, value = jax.vmap(one)(jnp.array([False, True]))
+    return jnp.minimum(value[0], -1e-3), mean[1]
 
 
 def estimate(
     atoms: Atoms, epsilon: jax.Array | None, log_delta: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-    """(epsilon, log delta), one of which is given."""
+    """(epsilon, log delta), one of which is given; not beyond `LEAST_LOG_DELTA` for an epsilon."""
     if epsilon is None:
-        scale = log_delta
+        scale, reach = log_delta, None
     else:
-        theta = tilt_for(atoms, epsilon)
-        exponent, _, deviation = _tilted(atoms, theta, epsilon)
-        scale = jnp.minimum(exponent + log_tail(theta, deviation), -1e-3)
+        scale, reach = _scale_and_reach(atoms, epsilon)
     levels = jnp.concatenate([scale + _SMALL_LEVELS, scale * _LARGE_LEVELS])
     rows = atoms.count.shape[0]
     best = jnp.min(each_of(lambda level: _one_cut(atoms, level, epsilon, scale), levels, rows))
-    return (best, log_delta) if epsilon is None else (epsilon, best)
+    if epsilon is None:
+        return best, log_delta
+    far = ~(best > LEAST_LOG_DELTA)
+    nearer = jnp.where(far, jnp.minimum(reach, epsilon), epsilon)
+    return nearer, jnp.where(far, LEAST_LOG_DELTA, best)
 
 
 def saddle_point(terms: Terms, epsilon: jax.Array) -> jax.Array:
-    """log delta at epsilon, by the saddle point, with a gradient.
+    """log delta at epsilon, by the saddle point: a smooth function, but without a gradient.
 
-    A step of Newton's method polishes the tilt and gives it its implicit derivative.
+    (A step of Newton's method polishes the tilt.)
     """
-    atoms = coarse_atoms(terms)
-    theta = tilt_for(*lax.stop_gradient((atoms, epsilon)))
-    m = moments(atoms, theta)
-    curvature = lax.stop_gradient(jnp.maximum(jnp.sum(atoms.count * m.variance), 1e-24))
-    step = (epsilon - jnp.sum(atoms.count * m.mean)) / curvature
+    atoms, epsilon = lax.stop_gradient((coarse_atoms(terms), epsilon))
+    theta, law = tilt_for(atoms, epsilon)
+    step = (epsilon - law.mean) / jnp.maximum(law.deviation**2, 1e-24)
     theta += jnp.clip(step, -0.1 * theta, 0.1 * theta)
-    exponent, _, deviation = _tilted(atoms, theta, epsilon)
-    return jnp.minimum(exponent + log_tail(theta, deviation), -1e-300)
+    law = _tilted(atoms, theta, epsilon)
+    return jnp.minimum(law.exponent + log_tail(theta, law.deviation), -1e-300)
 
 
 def log_price(theta: jax.Array) -> jax.Array:

@@ -111,6 +111,15 @@ class Base(Mechanism):
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         """log Q{lo < L <= hi} and log P{lo < L <= hi} of the finite loss, elementwise."""
 
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        """None, unless a class says otherwise."""
+        return jnp.asarray(-jnp.inf)
+
+    @classmethod
+    def _may_fail(cls) -> bool:
+        """Whether `_log_failure` is to be asked: else what it would lead to is left out."""
+        return cls._log_failure is not Base._log_failure
+
     def _mass_error(self) -> jax.Array | float:
         """Relative error of `_log_masses` beyond a few roundoffs; nan where none is known."""
         return 0.0

@@ -42,9 +42,6 @@ class RandomizedResponse(Base):
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         return -self.epsilon, self.epsilon
 
-    def _log_failure(self, direction: Direction) -> jax.Array:
-        return jnp.asarray(-jnp.inf)
-
     def _symmetric(self) -> bool:
         return True
 

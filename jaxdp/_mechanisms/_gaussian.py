@@ -34,9 +34,6 @@ class GaussianFamily(Base):
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf)
 
-    def _log_failure(self, direction: Direction) -> jax.Array:
-        return jnp.asarray(-jnp.inf)
-
     def _symmetric(self) -> bool:
         return True
 

@@ -53,9 +53,6 @@ class Laplace(Base):
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         return -self._x, self._x
 
-    def _log_failure(self, direction: Direction) -> jax.Array:
-        return jnp.asarray(-jnp.inf)
-
     def _symmetric(self) -> bool:
         return True
 

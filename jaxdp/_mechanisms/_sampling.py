@@ -90,9 +90,10 @@ class PoissonSampled(Base):
         if step is None:
             raise TypeError("a Poisson-subsampled composition has no one-step loss law")
         q = self.sampling_probability
-        revealed = _divergences.atom_log_masses(
-            lo, hi, jnp.log1p(-q)[None], step._log_failure("add")[None]
-        )
+        revealed = None
+        if step._may_fail():
+            atom = jnp.log1p(-q)[None], step._log_failure("add")[None]
+            revealed = _divergences.atom_log_masses(lo, hi, *atom)
         return _divergences.sampled_log_masses(step._log_masses, lo, hi, q, revealed)
 
     def _mass_error(self) -> jax.Array | float:

@@ -38,9 +38,6 @@ class VarianceGamma(Base):
         highest = law.largest_loss(self._beta(), x)
         return -highest, highest
 
-    def _log_failure(self, direction: Direction) -> jax.Array:
-        return jnp.asarray(-jnp.inf)
-
     def _symmetric(self) -> bool:
         return True
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _checks, _divergences, _special
-from jaxdp._mechanisms import Base, Direction
+from jaxdp._mechanisms import Base
 from jaxdp._mechanisms._base import add_noise
 from jaxdp._noise import _atoms
 from jaxdp._noise._sums import (
@@ -101,9 +101,6 @@ class SymmetricLattice(LatticeNoise):
         at_peak = self._loss(jnp.asarray(self.sensitivity, jnp.float64))
         highest = jnp.where(self._log_concave(), self._tail()[1], rounded_up(at_peak))
         return -highest, highest
-
-    def _log_failure(self, direction: Direction) -> jax.Array:
-        return jnp.asarray(-jnp.inf)
 
     def _symmetric(self) -> bool:
         return True
