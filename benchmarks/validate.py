@@ -41,7 +41,7 @@ def settings(cases: int, seed: int) -> tuple[np.ndarray, ...]:
 
 def main() -> None:
     """Draw, bound, count."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

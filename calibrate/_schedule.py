@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from calibrate._minimize import descend
 from calibrate._solve import Status, check_target, excess_over_target, solve_row
-from jaxdp import _answers, _checks, _conversions, _roots, _x64
+from jaxdp import _answers, _checks, _orders, _roots, _x64
 from jaxdp._mechanisms import Gaussian, PoissonSampled, Schedule
 from jaxdp._methods import Method, Numerical, check_method
 from jaxdp.training import _moments
@@ -233,10 +233,10 @@ def _interpolated(moments):
 
 def _least_epsilon(moments, delta):
     orders, values = _interpolated(moments)
-    return jnp.min(_conversions.epsilon_at_order(values, orders, jnp.log(delta)))
+    return jnp.min(_orders.epsilon_at_order(values, orders, jnp.log(delta)))
 
 
 def _least_delta(moments, epsilon):
     orders, values = _interpolated(moments * (1.0 + 1e-14))
-    log_delta = jnp.min(_conversions.log_delta_at_order(values, orders, epsilon))
+    log_delta = jnp.min(_orders.log_delta_at_order(values, orders, epsilon))
     return jnp.exp(jnp.minimum(log_delta + 1e-13 * (1.0 + jnp.abs(log_delta)), 0.0))

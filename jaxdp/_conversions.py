@@ -1,104 +1,12 @@
 """Conversions between the dialects of privacy: Rényi, zCDP, GDP, pure and approximate DP."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences, _roots, _special, _x64
-
-# Orders are searched over t = log(alpha - 1): a grid, then zooms onto its best node.
-_GRID_LOW, _GRID_HIGH, _GRID_NODES = -9.0, 16.0, 101
-_ZOOMS, _ZOOM_NODES = 4, 13
-
-# Relative allowance for the evaluation error of Rényi moments (quadrature and rounding).
-_MOMENT_SLACK = 4e-13
-
-
-def log_delta_at_order(moment: jax.Array, alpha: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """log delta from (alpha - 1) R_alpha = moment (Canonne, Kamath & Steinke 2020, Prop. 12)."""
-    a1 = alpha - 1.0
-    return moment - a1 * epsilon - jnp.log(a1) + alpha * jnp.log1p(-1.0 / alpha)
-
-
-def epsilon_at_order(moment: jax.Array, alpha: jax.Array, log_delta: jax.Array) -> jax.Array:
-    """The inverse of `log_delta_at_order` in epsilon; may be negative."""
-    a1 = alpha - 1.0
-    return (moment - log_delta - jnp.log(alpha)) / a1 + jnp.log1p(-1.0 / alpha)
-
-
-def minimise_over_orders(
-    objective: Callable[[jax.Array], jax.Array], orders: tuple[float, ...] | None = None
-) -> jax.Array:
-    """min over real alpha > 1 of the objective; every order is valid, so any minimum found is.
-
-    With `orders`, the minimum over those. Else the minimiser is found without derivatives and
-    frozen; by the envelope theorem the gradient there is the gradient of the minimum.
-    """
-
-    def number(alpha):
-        value = objective(alpha)
-        return jnp.where(jnp.isnan(value), jnp.inf, value)
-
-    if orders is not None:
-        return jnp.min(jax.vmap(number)(jnp.asarray(orders, jnp.float64)))
-
-    def at(t):
-        return number(1.0 + jnp.exp(t))
-
-    def best(nodes):
-        values = jax.lax.stop_gradient(jax.vmap(at)(nodes))
-        return jnp.max(jnp.where(values == jnp.min(values), nodes, -jnp.inf)), values
-
-    t, _ = best(jnp.linspace(_GRID_LOW, _GRID_HIGH, _GRID_NODES, dtype=jnp.float64))
-    width = (_GRID_HIGH - _GRID_LOW) / (_GRID_NODES - 1)
-    offsets = jnp.linspace(-1.0, 1.0, _ZOOM_NODES, dtype=jnp.float64)
-    for _ in range(_ZOOMS):
-        t, _ = best(t + width * offsets)
-        width = 2.0 * width / (_ZOOM_NODES - 1)
-    # the vertex of the parabola through the last three nodes, if it is better still
-    left, middle, right = best(t + width * jnp.asarray([-1.0, 0.0, 1.0], jnp.float64))[1]
-    curvature = left - 2.0 * middle + right
-    shift = jnp.where(curvature > 0.0, 0.5 * (left - right) / curvature, 0.0)
-    t, _ = best(jnp.stack([t, t + width * jnp.clip(jnp.nan_to_num(shift), -1.0, 1.0)]))
-    return at(jax.lax.stop_gradient(t))
-
-
-def _inflate(moment: jax.Array) -> jax.Array:
-    return moment + _MOMENT_SLACK * jnp.abs(moment)
-
-
-def best_log_delta(
-    moment: Callable[[jax.Array], jax.Array],
-    log_failure: jax.Array,
-    epsilon: jax.Array,
-    orders: tuple[float, ...] | None = None,
-) -> jax.Array:
-    """Upper bound on log H at any real epsilon from all orders, plus the mass at infinite loss."""
-    value = minimise_over_orders(
-        lambda a: log_delta_at_order(_inflate(moment(a)), a, epsilon), orders
-    )
-    return jnp.logaddexp(jnp.minimum(value, 0.0) + _MOMENT_SLACK, log_failure)
-
-
-def best_epsilon(
-    moment: Callable[[jax.Array], jax.Array],
-    log_failure: jax.Array,
-    log_delta: jax.Array,
-    orders: tuple[float, ...] | None = None,
-) -> jax.Array:
-    """Upper bound on epsilon >= 0 at delta from all orders; inf if delta <= the failure mass."""
-    feasible = log_failure < log_delta
-    rest = log_delta + _special.log1mexp(jnp.where(feasible, log_failure - log_delta, -1.0))
-    value = minimise_over_orders(
-        lambda a: epsilon_at_order(_inflate(moment(a)), a, rest - _MOMENT_SLACK), orders
-    )
-    return jnp.where(feasible, jnp.maximum(value, 0.0), jnp.inf)
-
-
-# --- public, elementwise ------------------------------------------------------------------------
+from jaxdp import _checks, _divergences, _orders, _roots, _x64
 
 
 def _valid(value: jax.Array, *conditions: jax.Array) -> jax.Array:
@@ -143,7 +51,7 @@ def renyi_to_epsilon(
 
 def _renyi_to_epsilon(rdp, alpha, delta, form):
     if form == "optimal":
-        value = rdp + epsilon_at_order(0.0, alpha, jnp.log(delta))
+        value = rdp + _orders.epsilon_at_order(0.0, alpha, jnp.log(delta))
     else:
         value = rdp - jnp.log(delta) / (alpha - 1.0)
     return _valid(value, rdp >= 0.0, alpha > 1.0, _checks.OPEN_DELTA.contains(delta))
@@ -175,7 +83,7 @@ def renyi_to_delta(rdp: ArrayLike, alpha: ArrayLike, epsilon: ArrayLike) -> jax.
 
 
 def _renyi_to_delta(rdp, alpha, epsilon):
-    log_delta = log_delta_at_order((alpha - 1.0) * rdp, alpha, epsilon)
+    log_delta = _orders.log_delta_at_order((alpha - 1.0) * rdp, alpha, epsilon)
     return _valid(_divergences.exp_up(jnp.minimum(log_delta, 0.0)), rdp >= 0.0, alpha > 1.0)
 
 
@@ -241,7 +149,9 @@ def zcdp_to_epsilon(rho: ArrayLike, delta: ArrayLike) -> jax.Array:
 
 
 def _zcdp_to_epsilon(rho, delta):
-    value = best_epsilon(lambda a: rho * a * (a - 1.0), jnp.asarray(-jnp.inf), jnp.log(delta))
+    value = _orders.best_epsilon(
+        lambda a: rho * a * (a - 1.0), jnp.asarray(-jnp.inf), jnp.log(delta)
+    )
     return _valid(value, rho > 0.0, _checks.OPEN_DELTA.contains(delta))
 
 
@@ -259,7 +169,7 @@ def zcdp_to_delta(rho: ArrayLike, epsilon: ArrayLike) -> jax.Array:
 
 
 def _zcdp_to_delta(rho, epsilon):
-    value = best_log_delta(lambda a: rho * a * (a - 1.0), jnp.asarray(-jnp.inf), epsilon)
+    value = _orders.best_log_delta(lambda a: rho * a * (a - 1.0), jnp.asarray(-jnp.inf), epsilon)
     return _valid(_divergences.exp_up(jnp.minimum(value, 0.0)), rho > 0.0)
 
 

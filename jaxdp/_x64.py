@@ -181,8 +181,10 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
 
     @jax.custom_batching.custom_vmap
     def compute(*arrays):
+        # A program of its own, which keeps its constants: a batched lax.cond batches loose ones.
+        program = jax.jit(lambda *arrays: _compute(job, merge(arrays)))
         with jax.enable_x64(True):
-            return _compute(job, merge(arrays))
+            return program(*arrays)
 
     @compute.def_vmap
     def _batch(size, batched, *arrays):

@@ -20,6 +20,7 @@ FLOORS = {
     "jaxdp._rounding": 0,
     "jaxdp._hypergeometric": 0,
     "jaxdp._divergences": 1,
+    "jaxdp._orders": 1,
     "jaxdp._conversions": 1,
     "jaxdp._mechanisms": 2,
     "jaxdp._noise": 2,

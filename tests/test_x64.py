@@ -199,6 +199,28 @@ def test_traced_first_and_batched_later():
 
 
 @pytest.mark.filterwarnings("error")  # of values truncated to 32 bits
+@pytest.mark.parametrize("transform", [lambda f: f, jax.grad], ids=["value", "grad"])
+def test_batched_branches(transform):
+    """Breaks when what a program knows beforehand is batched with the branch that it is part of."""
+    deltas = np.array([1e-5, 1e-6])
+
+    def numerical(s):
+        return jaxdp.epsilon(sampled(s), deltas, direction="add").sum()
+
+    def closed(s):
+        return jaxdp.epsilon(jaxdp.Gaussian(s), jnp.float32(deltas)).sum()
+
+    def either(choice, s):
+        return jax.lax.cond(choice, transform(numerical), transform(closed), s)
+
+    sigma = jnp.array([0.9, 1.0, 1.1], jnp.float32)
+    got = jax.jit(jax.vmap(either))(jnp.array([True, False, True]), sigma)
+    each = jax.jit(transform(numerical)), jax.jit(transform(closed))
+    want = [each[0](sigma[0]), each[1](sigma[1]), each[0](sigma[2])]
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("error")  # of values truncated to 32 bits
 @pytest.mark.parametrize(
     "function",
     [

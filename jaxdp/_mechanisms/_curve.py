@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdp import _conversions
+from jaxdp import _orders
 from jaxdp._mechanisms._base import Average, Base, Direction, Mechanism, Term
 from jaxdp._mechanisms._gaussian import GaussianDP, GaussianFamily
 
@@ -108,7 +108,7 @@ def renyi_log_curve(
     m: Mechanism, epsilon: jax.Array, direction: Direction, orders: Orders = None
 ) -> jax.Array:
     """Upper bound on log H from the best of the given Rényi orders, or of all."""
-    value = _conversions.best_log_delta(
+    value = _orders.best_log_delta(
         log_moment_function(m, direction, orders),
         m._log_failure(direction),
         epsilon,
@@ -121,7 +121,7 @@ def renyi_epsilon(
     m: Mechanism, log_delta: jax.Array, direction: Direction, orders: Orders = None
 ) -> jax.Array:
     """Upper bound on epsilon >= 0 at delta from the best of the given Rényi orders, or of all."""
-    return _conversions.best_epsilon(
+    return _orders.best_epsilon(
         log_moment_function(m, direction, orders),
         m._log_failure(direction),
         log_delta,

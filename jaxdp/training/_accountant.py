@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _conversions, _queries, _x64
+from jaxdp import _checks, _orders, _queries, _x64
 from jaxdp._mechanisms import Composed, Mechanism, Repeated, require_mechanism
 from jaxdp._methods import Method, Numerical, check_method
 from jaxdp.training import _moments, _words
@@ -286,7 +286,7 @@ def _epsilon(state, delta, orders):
     left = jnp.concatenate([jnp.zeros(1), moments[:-1]])
     values = left + _words.constant(share) * (moments - left)
     log_delta = jnp.log(delta) - 1e-15 * (1.0 - jnp.log(delta))
-    best = jnp.min(_conversions.epsilon_at_order(values, between, log_delta))
+    best = jnp.min(_orders.epsilon_at_order(values, between, log_delta))
     best = jnp.maximum(best * (1.0 + 1e-14) + 1e-15, 0.0)
     best = jnp.where(jnp.max(moments) == 0.0, 0.0, best)
     valid = _checks.OPEN_DELTA.contains(delta) & ~jnp.any(jnp.isnan(moments))
