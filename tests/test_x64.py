@@ -240,6 +240,19 @@ def test_lowered_in_32_bits(function):
     jax.jit(jax.vmap(jax.jit(jax.grad(function)))).lower(jnp.ones(2, jnp.float32))
 
 
+def test_inside_shard_map():
+    """Breaks when a query cannot be traced over the axes of a mesh."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("devices",))
+    rows = jax.sharding.PartitionSpec("devices")
+    sigma = jnp.array([0.9, 1.0, 1.1], jnp.float32)
+
+    def function(s):
+        return jax.vmap(jax.grad(lambda x: jaxdp.renyi(sampled(x), 4.0)))(s)
+
+    sharded = jax.shard_map(function, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+    np.testing.assert_allclose(jax.jit(sharded)(sigma), function(sigma), rtol=1e-6)
+
+
 def test_batches_of_batches():
     """Breaks when axes of a batch that was traced first end up in the wrong order."""
     sigma = jnp.array([0.9, 1.0, 1.1], jnp.float32)
