@@ -169,12 +169,26 @@ def safe_root_and_value(
       slope: an estimate of f' < 0 near the root, to search without differentiating f.
       parts: with a slope, what f is the maximum of, to evaluate one at a time.
     """
+    # (`lax.custom_root` traces derivatives of f whether or not anybody asks for them.)
+    closed, operands = jax.closure_convert(f, start)
+    start, slope = jax.lax.stop_gradient((start, slope))
 
-    def solve(g, x0):
-        state = _search(g, x0, relative_tolerance, absolute_tolerance, slope, parts)
-        return state.good, jax.lax.stop_gradient(state.value)
+    @jax.custom_jvp
+    def root(*operands):
+        def of(x):
+            return closed(x, *operands)
 
-    return jax.lax.custom_root(f, start, solve, lambda g, y: y / g(jnp.ones_like(y)), has_aux=True)
+        state = _search(of, start, relative_tolerance, absolute_tolerance, slope, parts)
+        return state.good, state.value
+
+    @root.defjvp
+    def _implicit(operands, tangents):
+        x, value = root(*operands)
+        _, per_x = jax.jvp(lambda x: closed(x, *operands), (x,), (jnp.ones_like(x),))
+        _, change = jax.jvp(lambda *rest: closed(x, *rest), operands, tangents)
+        return (x, value), (-change / per_x, jnp.zeros_like(value))
+
+    return root(*operands)
 
 
 def estimate_root(
