@@ -171,9 +171,13 @@ def _bisect(
     return jnp.exp(middle), found
 
 
-def tilt_for(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, Tilted]:
-    """The tilt at which the mean is epsilon, and the law there."""
-    return _bisect(atoms, epsilon, lambda _, law, __: law, lambda law: law.mean < epsilon)
+def tilt_for(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, tuple[Tilted, Tilted]]:
+    """The tilt at which the mean is epsilon, and the laws there and at tilt 0."""
+
+    def too_low(laws: tuple[Tilted, Tilted]) -> jax.Array:
+        return laws[0].mean < epsilon
+
+    return _bisect(atoms, epsilon, lambda _, *laws: laws, too_low)
 
 
 def _one_cut(
@@ -198,15 +202,16 @@ def _one_cut(
         jumps = jnp.sum(jnp.maximum(rate - factor * shrunk, 0.0)) + pairs
         jumps = jnp.where(at <= cut + shift, jumps, jnp.sum(expected))
         value = jnp.logaddexp(law.exponent + log_tail(theta, law.deviation), jnp.log(jumps))
-        return at, value, theta * law.deviation**2, law.mean
+        return at, value, theta * law.deviation**2
 
     if epsilon is None:
         theta, found = _bisect(bulk, None, log_value, lambda found: found[1] > log_delta)
-        at, value, growth, _ = found
+        at, value, growth = found
         # The rest of the way, by the slope of log delta.
         at += jnp.clip((value - log_delta) / theta, -_PRECISION * growth, _PRECISION * growth)
         return jnp.where((value < log_delta + 1.0) | (level == -jnp.inf), at, jnp.inf)
-    return _bisect(bulk, epsilon, log_value, lambda found: found[3] < epsilon)[1][1]
+    theta, laws = tilt_for(bulk, epsilon)
+    return log_value(theta, *laws)[1]
 
 
 def _scale_and_reach(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -251,7 +256,7 @@ def saddle_point(terms: Terms, epsilon: jax.Array) -> jax.Array:
     (A step of Newton's method polishes the tilt.)
     """
     atoms, epsilon = lax.stop_gradient((coarse_atoms(terms), epsilon))
-    theta, law = tilt_for(atoms, epsilon)
+    theta, (law, _) = tilt_for(atoms, epsilon)
     step = (epsilon - law.mean) / jnp.maximum(law.deviation**2, 1e-24)
     theta += jnp.clip(step, -0.1 * theta, 0.1 * theta)
     law = _tilted(atoms, theta, epsilon)
