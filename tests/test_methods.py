@@ -33,6 +33,20 @@ def test_subsampled_training_is_bracketed():
     assert float(high) < renyi <= few
 
 
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_sampled_failures_are_bracketed(direction):
+    """Breaks when outcomes that give a record away are lost where it may not have been sampled."""
+    m = jaxdp.PoissonSampled(jaxdp.ApproximateDP(0.7, 0.05), 0.3)
+    epsilon = np.array([-0.3, 0.0, 0.1, 0.2, 0.3])
+    with jax.enable_x64(True):
+        exact = np.asarray(jaxdp.delta(m, epsilon, direction=direction))
+        low, high = jaxdp.delta_bounds(m, epsilon, direction=direction, method=jaxdp.Numerical())
+    assert np.all(np.asarray(low) <= exact * (1.0 + 1e-11))
+    assert np.all(exact <= np.asarray(high) * (1.0 + 1e-11))
+    np.testing.assert_allclose(high, exact, rtol=1e-8)
+    np.testing.assert_allclose(low, exact, rtol=2e-3)
+
+
 def test_float32_bounds_are_rounded_apart():
     """Breaks when a 32-bit caller gets a lower bound above, or an upper bound below, the truth."""
     low, high = jaxdp.delta_bounds(jaxdp.Gaussian(1.0), 1.0)
