@@ -98,6 +98,8 @@ def coarsen(
     exponent = jnp.clip((1.0 + theta) * relative, -600.0, 600.0)
     unit = jnp.exp(-exponent)
     mass, rise = mass.reshape(size, 2), rise.reshape(size, 2)
+    # What is beyond the range of a double is dropped, which is lower.
+    mass = jnp.where((jnp.abs(exponent) < 600.0)[:, None], mass, 0.0)
     tilted = mass[:, 0] + mass[:, 1]
     quiet = tilted < _discretise.EMPTY
     node_quiet = quiet & jnp.concatenate([jnp.ones((1,), bool), quiet[:-1]])

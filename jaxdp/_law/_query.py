@@ -15,6 +15,7 @@ from jaxdp._law._terms import AnyDirection, Direction, Terms, over_directions
 
 DEFAULT_SIZE = 8192
 _LARGEST_EXPONENT = 650.0
+_FAR = 500.0  # losses so far above the centre of a reading count by their P-mass
 _ROUGH = 0.5  # total variation of the weights, of two for a lone atom
 
 
@@ -82,7 +83,8 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     at point k (positive terms only), and it is linear in e^eps between points. What is left out is
     convex in e^eps, so that the bound at the points, joined by lines, is a bound too (below: the
     sum with its negative lies above the lines). Above, the bound falls with epsilon: its
-    crossing counts. Below, the largest epsilon at which it is met does.
+    crossing counts. Below, the largest epsilon at which it is met does. What lies beyond y = F,
+    where e^y would overflow, adds its P-mass to the bound above, times 1 - e^{y - F} below.
 
     Smoothed (`_half_cell`), the curve is that of the points in the middle between two. Down from
     such a point a1, about one of P-mass p, it rises by s v + c v^2 / (1 - v), v = 1 - a / a1,
@@ -93,14 +95,17 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     tau = _half_cell(law, side)
     y = law.start - centre + h * jnp.arange(size, dtype=jnp.float64)
     exponent = jnp.clip(-(1.0 + theta) * y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
-    q = law.weights * jnp.exp(exponent)
+    q = jnp.where(y > _FAR, 0.0, law.weights) * jnp.exp(exponent)
     survival = lax.cumsum(q, reverse=True)
     ratio = jnp.exp(jnp.clip(y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     rise = survival[1:] * ratio[:-1] * jnp.expm1(h)
     rise = jnp.concatenate([rise, jnp.zeros((1,), jnp.float64)])
     bound = lax.cumsum(rise, reverse=True) - jnp.where(tau > 0.0, 0.5, 0.0) * rise
+    far = jnp.exp(jnp.clip(-theta * y, -_LARGEST_EXPONENT, 0.0))
+    far = jnp.sum(jnp.where(y > _FAR, law.weights * far, 0.0))
     ahead = -jnp.log1p(-tau)
     at = y + ahead
+    bound += far if side > 0 else far * -jnp.expm1(jnp.minimum(at - _FAR, 0.0))
     unit = jnp.exp(jnp.clip(-theta * at, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     bound += side * left_out(law, at + centre, side) * unit
     gone = law.log_tau + side * 2.0**-48

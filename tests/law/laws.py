@@ -106,6 +106,31 @@ def laplace_pair_log_delta(x, epsilon):
         return float(mp.log(curve(epsilon - x) / 2 + mp.exp(-x) / 2 * curve(epsilon + x) + between))
 
 
+def composed_laplace_log_delta(x, count, epsilon):
+    """The inverse Laplace transform along the line through the saddle point, by the trapezium rule.
+
+    delta = 1 / (2 pi i) int E_P[e^{z L}]^count e^{-z epsilon} / (z (1 + z)) dz.
+    """
+
+    def log_mgf(z):  # of L under P: E_Q[X^s], s = 1 + z
+        s = 1.0 + z
+        return z * x + np.log((s + z * np.exp(-(2.0 * s - 1.0) * x)) / (2.0 * s - 1.0))
+
+    def mean(z, step=1e-5):
+        return count * (log_mgf(z + step) - log_mgf(z - step)) / (2.0 * step)
+
+    low, high = 1e-4, 50.0
+    for _ in range(100):
+        theta = np.sqrt(low * high)
+        low, high = (theta, high) if mean(theta) < epsilon else (low, theta)
+    spread = 1.0 / np.sqrt((mean(theta + 1e-4) - mean(theta - 1e-4)) / 2e-4)
+    line = np.linspace(-40.0 * spread, 40.0 * spread, 200_001)
+    z = theta + 1j * line
+    rest = np.exp(count * (log_mgf(z) - log_mgf(theta)) - 1j * line * epsilon) / (z * (1.0 + z))
+    integral = np.sum(rest.real) * (line[1] - line[0]) / (2.0 * np.pi)
+    return count * log_mgf(theta) - theta * epsilon + np.log(integral)
+
+
 def random_gaussian_settings(number, seed):
     """(mu, count, epsilon, log delta) with delta from 0.5 down to 1e-100."""
     rng = np.random.default_rng(seed)

@@ -49,6 +49,30 @@ def test_composed_gaussian_brackets_the_closed_form():
     assert np.all(np.isfinite(high[ordinary]))
 
 
+def test_wide_laws():
+    """Breaks where a law reaches so far beyond epsilon that ratios overflow a double."""
+    settings = [
+        (1.0, 1000.0, 474.0),
+        (1.0, 70000.0, 26663.0),
+        (1 / 0.3432, 30000.0, 60141.0),
+        (1 / 0.3432, 70000.0, 139447.0),
+        (1 / 0.3432, 70000.0, 140534.0),
+    ]
+    x, count, epsilon = np.transpose(settings)
+    exact = np.array([laws.composed_laplace_log_delta(*row) for row in settings])
+
+    def both(x, count, epsilon, exact):
+        terms = (laws.laplace(x, count),)
+        return *epsilon_bounds(terms, log_delta=exact), *log_delta_bounds(terms, epsilon)
+
+    low, high, delta_low, delta_high = over_rows(both)(x, count, epsilon, exact)
+    assert np.all(low <= epsilon)
+    assert np.all(epsilon <= high)
+    assert np.all(high - low < 2e-3 * epsilon)
+    assert np.all(delta_low <= exact)
+    assert np.all(exact <= delta_high)
+
+
 @functools.cache
 def sampled_epsilon():
     def bounds(sigma, q, count, delta):
