@@ -131,7 +131,7 @@ def without_noise(weights: jax.Array, lost: jax.Array) -> tuple[jax.Array, jax.A
     Far from the bulk that is all there is, and would spoil moments.
     """
     size = weights.shape[0]
-    return jnp.where(weights > lost / (16.0 * size), weights, 0.0), lost * (1.0 + 1.0 / 16.0)
+    return jnp.where(weights > lost / (4.0 * size), weights, 0.0), lost * (1.0 + 1.0 / 4.0)
 
 
 def outside(log_mgf: jax.Array, tilt: jax.Array, distance: jax.Array) -> jax.Array:
