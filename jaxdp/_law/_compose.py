@@ -20,8 +20,8 @@ What is left out is a (signed) measure of known total mass, and 0 <= g <= G := s
 With laws A_i in place of A_i + B_i, |B_i| <= l_i, in a product whose true factors have mass 1,
 the product is off by at most prod (1 + l_i) - 1 =: Lambda, hence delta by
 e^{sum n K - theta eps} G Lambda: added above, subtracted below. What may be rounding noise in an
-array, eta / (4 N) at a point, is replaced by 0: that costs another eta / 4 at most. (A thirtieth of
-it is seen. Of what is left far below the bulk, the Q-mass would drown that of all the rest.)
+array, eta / (4 N) at a point, is replaced by 0: that costs another eta / 4 at most. (A quarter of
+that was seen at a point. Left far below the bulk, its Q-mass would drown that of all the rest.)
 
 Positions c + h k are rounded, by 2^-52 of the window at most, n times: the curve is read at
 eps -+ that shift. The prefactor's rounding is covered by 2^-48 (4 + |sum n K| + |theta eps|).

@@ -36,7 +36,7 @@ _FEW = 32  # rows of atoms
 _TILT_RANGE = (1e-3, 1e3)
 _BISECTIONS = 12
 # Where delta is next to nothing, an estimate stops where a double still holds it.
-LEAST_LOG_DELTA = -600.0
+_LEAST_LOG_DELTA = -600.0
 _PRECISION = np.log(_TILT_RANGE[1] / _TILT_RANGE[0]) / 2**_BISECTIONS  # of a tilt's log
 # log of how many losses are to be expected beyond a cut: more than log delta, and times log delta.
 _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
@@ -215,12 +215,12 @@ def _one_cut(
 
 
 def _scale_and_reach(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """About log delta at epsilon, and about where it has fallen to `LEAST_LOG_DELTA`."""
+    """About log delta at epsilon, and about where it has fallen to `_LEAST_LOG_DELTA`."""
 
     def one(far: jax.Array) -> tuple[jax.Array, jax.Array]:
         def too_low(found: tuple[jax.Array, jax.Array]) -> jax.Array:
             mean, value = found
-            return jnp.where(far, value > LEAST_LOG_DELTA, mean < epsilon)
+            return jnp.where(far, value > _LEAST_LOG_DELTA, mean < epsilon)
 
         def at(theta: jax.Array, law: Tilted, _: Tilted) -> tuple[jax.Array, jax.Array]:
             return law.mean, law.exponent + log_tail(theta, law.deviation)
@@ -235,7 +235,7 @@ def _scale_and_reach(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, jax.A
 def estimate(
     atoms: Atoms, epsilon: jax.Array | None, log_delta: jax.Array | None
 ) -> tuple[jax.Array, jax.Array]:
-    """(epsilon, log delta), one of which is given; not beyond `LEAST_LOG_DELTA` for an epsilon."""
+    """(epsilon, log delta), one of which is given; not beyond `_LEAST_LOG_DELTA` for an epsilon."""
     if epsilon is None:
         scale, reach = log_delta, None
     else:
@@ -245,9 +245,9 @@ def estimate(
     best = jnp.min(each_of(lambda level: _one_cut(atoms, level, epsilon, scale), levels, rows))
     if epsilon is None:
         return best, log_delta
-    far = ~(best > LEAST_LOG_DELTA)
+    far = ~(best > _LEAST_LOG_DELTA)
     nearer = jnp.where(far, jnp.minimum(reach, epsilon), epsilon)
-    return nearer, jnp.where(far, LEAST_LOG_DELTA, best)
+    return nearer, jnp.where(far, _LEAST_LOG_DELTA, best)
 
 
 def saddle_point(terms: Terms, epsilon: jax.Array) -> jax.Array:
