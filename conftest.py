@@ -1,9 +1,12 @@
 """What pytest must not collect, and how the suite is compiled."""
 
+import atexit
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 collect_ignore = [] if importlib.util.find_spec("dp_accounting") else ["jaxdp/interop"]
 
@@ -21,3 +24,11 @@ def _compiles_with(flags: str) -> bool:
 
 if "XLA_FLAGS" not in os.environ:  # the workers of pytest-xdist have it from here
     os.environ["XLA_FLAGS"] = _QUICK if _compiles_with(_QUICK) else ""
+
+# Programs that several tests or workers need are compiled once a run: JAX's own cache on disk, in
+# a folder that goes with the process that made it.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _cache = tempfile.mkdtemp(prefix="jaxdp-tests-")
+    atexit.register(shutil.rmtree, _cache, ignore_errors=True)
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _cache
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")

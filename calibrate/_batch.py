@@ -19,7 +19,7 @@ from calibrate._solve import (
     default_chunk,
     solve_row,
 )
-from jaxdp import _queries, _x64
+from jaxdp import _checks, _queries, _x64
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Method, check_method
 
@@ -82,8 +82,8 @@ def batch(
     check_target(epsilon, delta, direction)
     check_method(method)
     low, high = check_bracket(bracket)
-    if chunk is not None and (isinstance(chunk, bool) or int(chunk) != chunk or chunk < 1):
-        raise ValueError(f"chunk must be an integer >= 1, got {chunk!r}")
+    if chunk is not None:
+        chunk = _checks.whole_number("chunk", chunk)
     mesh, shared = _local_mesh(mesh)
     leaves, treedef = jax.tree.flatten((epsilon, delta, tuple(args), low, high))
     leaves = [np.asarray(leaf, np.float64) for leaf in leaves]

@@ -50,7 +50,8 @@ def gdl_decay(epsilon: ArrayLike, beta: ArrayLike, sensitivity: ArrayLike = 1) -
         worst = np.max(np.where(target > known, 0.0, least))
         raise ValueError(
             f"epsilon must be above the floor {worst:.6g} that generalised discrete Laplace noise "
-            f"of this beta < 1/2 and sensitivity cannot go below at any a, got {epsilon}"
+            f"of this beta < 1/2 and sensitivity cannot go below at any a,"
+            f" got {_checks.shown(epsilon)}"
         )
     return _x64.evaluate(
         _gdl_decay, epsilon, beta, 1.0 * sensitivity, rounding="down", chunk=_CHUNK

@@ -87,6 +87,7 @@ def minimize(
       1.3161
     """
     check_target(epsilon, delta, direction)
+    max_steps = _checks.whole_number("max_steps", max_steps, most=2**31 - 1)
     leaves, treedef = jax.tree.flatten(init)
     if not leaves:
         raise ValueError("init must contain at least one parameter")

@@ -108,6 +108,7 @@ def schedule(
       [3.0, 1.5, 1.0]
     """
     check_target(epsilon, delta, "both")
+    max_steps = _checks.whole_number("max_steps", max_steps, most=2**31 - 1)
     _checks.check("epsilon", epsilon, _checks.POSITIVE)
     _checks.check("delta", delta, _checks.OPEN_DELTA)
     _checks.check("sigma", sigma, _checks.POSITIVE)
@@ -117,7 +118,8 @@ def schedule(
     if sigma.ndim != 1 or sigma.size == 0:
         raise ValueError(f"sigma must have shape (steps,), got {sigma.shape}")
     if rate.shape not in ((), sigma.shape):
-        raise ValueError(f"sampling_probability must be a number or of sigma's shape, got {rate}")
+        got = _checks.shown(rate)
+        raise ValueError(f"sampling_probability must be a number or of sigma's shape, got {got}")
     if learn_sampling and np.any(rate >= 1.0):
         raise ValueError("sampling_probability must be < 1 to be learned")
     sampled = bool(np.any(rate < 1.0))
@@ -126,7 +128,7 @@ def schedule(
         program = _program(objective, optimizer, method, sampled, learn_sampling, single)
         each = np.broadcast_to(rate, sigma.shape)
         inputs = jax.tree.map(np.asarray, args)
-        found = program(sigma, each, float(epsilon), float(delta), int(max_steps), inputs)
+        found = program(sigma, each, float(epsilon), float(delta), max_steps, inputs)
         *host, status = (np.asarray(x) for x in found)
     learned, rate, loss, target, achieved = (jnp.asarray(x) for x in host)
     return LearnedSchedule(learned, rate, loss, target, achieved, jnp.asarray(status, jnp.int32))

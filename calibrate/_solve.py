@@ -19,9 +19,9 @@ _DEFAULT_BRACKET = (1e-15, 1e15)
 _TOLERANCE = 1e-10  # of log(value)
 # The same where the curve is numerical (its grid changes with the value), and for its estimate.
 _NUMERICAL_TOLERANCE, _ESTIMATE_TOLERANCE = 1e-6, 1e-3
-# Relative, of log(delta): a re-evaluation that rounds differently, or reads epsilon from another
-# tilt of the numerical law, stays private.
-_MARGINS = {Analytic: 1e-12, Renyi: 1e-11, Numerical: 2e-5}
+# Relative, of log(delta): a re-evaluation that rounds differently, a root of epsilon found to its
+# tolerance (closed forms), or epsilon read from another tilt of the numerical law, stays private.
+_MARGINS = {Analytic: 1e-11, Renyi: 1e-11, Numerical: 2e-5}
 _PROBES, _PROBE_BITS = 24, 5
 _PROBE_RUN = 0.05
 _CHUNK = 16384  # targets at a time where the curve is a closed form
@@ -140,12 +140,14 @@ def check_bracket(
     bracket: tuple[ArrayLike, ArrayLike] | None,
 ) -> tuple[ArrayLike, ArrayLike]:
     """The ends of the search; ValueError for known ones outside their domain."""
-    low, high = bracket or _DEFAULT_BRACKET
+    low, high = _DEFAULT_BRACKET if bracket is None else _checks.pair("bracket", bracket)
     _checks.check("bracket[0]", low, _checks.POSITIVE)
     _checks.check("bracket[1]", high, _checks.POSITIVE)
     ends = _checks.concrete("bracket[0]", low), _checks.concrete("bracket[1]", high)
     if ends[0] is not None and ends[1] is not None and not np.all(ends[0] < ends[1]):
-        raise ValueError(f"bracket must satisfy bracket[0] < bracket[1], got {bracket}")
+        raise ValueError(
+            f"bracket must satisfy bracket[0] < bracket[1], got {_checks.shown(bracket)}"
+        )
     return low, high
 
 
@@ -154,6 +156,8 @@ def default_chunk(
 ) -> int:
     """How many targets to calibrate at a time, from what build builds."""
     chunks = []
+    if not callable(build):
+        raise TypeError(f"build must be a function to a mechanism, got {_checks.shown(build)}")
 
     def probe(value: jax.Array, args: tuple[Any, ...]) -> jax.Array:
         m = _require_mechanism(build(value, *args))
@@ -166,7 +170,7 @@ def default_chunk(
 
 def _require_mechanism(m: Any) -> Mechanism:
     if not isinstance(m, Mechanism):
-        raise TypeError(f"build must return a jaxdp mechanism, got {m!r}")
+        raise TypeError(f"build must return a jaxdp mechanism, got {_checks.shown(m)}")
     return m
 
 
@@ -201,13 +205,24 @@ def excess_over_target(
     else:
         log_delta = _answers.log_delta(m, epsilon, direction, method)
     uncertain = log_delta >= 0.0  # delta = 1
+    slack = jnp.isneginf(log_delta)  # delta = 0: nothing to meet
     curve = jnp.log(-jnp.log(jnp.where(pure, 0.5, delta))) - jnp.log(
-        -jnp.where(uncertain, -1.0, log_delta)
+        -jnp.where(uncertain | slack, -1.0, log_delta)
     )
-    curve = curve + margin(chosen)
+    curve = jnp.where(slack, -jnp.inf, curve + margin(chosen))
     worst = _answers.max_loss(m, direction)
     least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
     return jnp.where(pure, least + _MARGINS[Analytic], jnp.where(uncertain, jnp.inf, curve))
+
+
+def _epsilon_excess(m, epsilon, delta, direction, method):
+    """<= 0 where the bound on epsilon at delta is within the target, as its user will check."""
+    pure = delta == 0.0
+    found = _answers.epsilons(m, jnp.where(pure, 0.5, delta), direction, method, (1,))[0]
+    aim = epsilon * (1.0 - 1e-11)
+    off = jnp.log(jnp.maximum(found, 1e-300)) - jnp.log(jnp.maximum(aim, 1e-300))
+    met = pure | (found <= aim)
+    return jnp.where(met, 0.0, jnp.where(aim > 0.0, jnp.maximum(off, 1e-12), jnp.inf))
 
 
 def margin(method: Method) -> float:
@@ -224,9 +239,13 @@ def delta_of_excess(excess: jax.Array, delta: jax.Array, method: Method) -> jax.
 
 
 def _probe(excess, low, high, differences):
-    """The first of a sequence of points, ever finer in [low, high], with a usable slope.
+    """Where to begin in [low, high], and with which slope, from a sequence of ever finer points.
 
+    The first point with a usable slope; where there is none (delta is 0 or 1 wherever one looks),
+    between the last point that misses the target and the first that meets it.
     For an estimate differences will do, and take half the time to compile.
+
+    Returns: whether there is such a point, the point, the slope.
     """
 
     def value_and_slope(x):
@@ -237,17 +256,34 @@ def _probe(excess, low, high, differences):
         return value[0], (value[1] - value[0]) / run
 
     def body(state):
-        index, *_ = state
+        index, *_, met, missed = state
         # van der Corput: 1/2, 1/4, 3/4, 1/8, ...
         fraction = sum(((index >> k) & 1) * 0.5 ** (k + 1) for k in range(_PROBE_BITS))
         x = low + (high - low) * fraction
         value, slope = value_and_slope(x)
         usable = jnp.isfinite(value) & jnp.isfinite(slope) & (slope != 0.0)
-        return index + 1, usable, x, slope
+        if differences:  # of an estimate, whose noise is a slope too: it has to lead to a root
+            root = x - value / jnp.where(usable, slope, 1.0)
+            usable &= (root > low) & (root < high)
+        met = _reach(met, value <= 0.0, x)
+        missed = _reach(missed, value > 0.0, x)
+        return index + 1, usable, x, slope, met, missed
 
-    first = (jnp.ones((), jnp.int32), jnp.zeros((), bool), low, jnp.zeros_like(low))
-    _, usable, x, slope = jax.lax.while_loop(lambda s: ~s[1] & (s[0] < _PROBES), body, first)
-    return usable, x, slope
+    nothing = jnp.stack([jnp.full_like(low, jnp.inf), jnp.full_like(low, -jnp.inf)])
+    first = jnp.ones((), jnp.int32), jnp.zeros((), bool), low, jnp.zeros_like(low)
+    state = jax.lax.while_loop(lambda s: ~s[1] & (s[0] < _PROBES), body, (*first, nothing, nothing))
+    _, usable, x, slope, met, missed = state
+    rises = met[0] > missed[1]  # all that meet the target lie above all that miss it
+    between = (rises | (met[1] < missed[0])) & jnp.all(jnp.isfinite(met + missed))
+    middle = 0.5 * jnp.where(rises, met[0] + missed[1], met[1] + missed[0])
+    other = between & ~usable
+    x, slope = jnp.where(other, middle, x), jnp.where(other, jnp.where(rises, -1.0, 1.0), slope)
+    return usable | other, x, slope
+
+
+def _reach(ends, some, x):
+    """The least and the largest of the points, with one more if it belongs to them."""
+    return jnp.where(some, jnp.stack([jnp.minimum(ends[0], x), jnp.maximum(ends[1], x)]), ends)
 
 
 # How the outputs of `solve_row` go to 32 bits.
@@ -287,7 +323,8 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         excess_at_end = fixed(end)
         at_end = usable & (excess_at_end <= 0.0)
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
-    tolerance, parts = _TOLERANCE, None
+    tolerance, parts, floor = _TOLERANCE, None, -jnp.inf
+    confirm: Callable[[jax.Array], jax.Array] | None = None
     if numerical:
         tolerance, rough = _NUMERICAL_TOLERANCE, None
         split = _answers.in_parts(lowest, direction, chosen)
@@ -299,9 +336,28 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         begin = jnp.where(jnp.isfinite(near), near, begin)
         if split:
             parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), worse)
+    if not isinstance(chosen, Analytic):
+
+        def check(y):
+            m = build(jnp.exp(sign * y), *constants[1])
+            return _epsilon_excess(m, *constants[0], direction, method)
+
+        confirm = check
+        # the search is to look at the least noisy end too, where that meets the target
+        begin = jnp.where(at_end, sign * end, begin)
+        floor = jnp.where(at_end, sign * end - 0.5 * tolerance, -jnp.inf)
     root, excess_at_root = _roots.safe_root_and_value(
-        lambda y: excess(sign * y), begin, 0.0, tolerance, slope if numerical else None, parts
+        lambda y: excess(sign * y),
+        begin,
+        0.0,
+        tolerance,
+        slope if numerical else None,
+        parts,
+        floor,
+        confirm,
     )
+    if confirm is not None:
+        at_end = at_end & (root <= sign * end)
     valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta) & (low > 0.0) & (low < high)
     inside = jnp.isfinite(root) & (sign * root >= a) & (sign * root <= b)
     status = jnp.where(

@@ -71,11 +71,13 @@ def solve_integer(
     """
     check_target(epsilon, delta, direction)
     check_method(method)
-    low, high = bracket
+    low, high = _checks.pair("bracket", bracket)
     for name, end in (("bracket[0]", low), ("bracket[1]", high)):
-        _checks.check(name, end, _WHOLE)
+        _checks.number(name, end, _WHOLE)
     if not low < high:
-        raise ValueError(f"bracket must satisfy bracket[0] < bracket[1], got {bracket}")
+        raise ValueError(
+            f"bracket must satisfy bracket[0] < bracket[1], got {_checks.shown(bracket)}"
+        )
     value, target, achieved, status = _x64.evaluate(
         _row,
         epsilon,

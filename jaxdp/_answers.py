@@ -26,21 +26,28 @@ from jaxdp._methods import (
 
 Side = Literal[-1, 0, 1]
 _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
+_UNSURE = 2.0**-44  # of a log probability of failure
 
 
 def resolve(m: Mechanism, method: Method | None) -> Method:
     """The method that answers for m: the closed form where it is exact, else the engine.
 
-    A Poisson-subsampled composition has no one-step law: Rényi divergences, above only.
+    A Poisson-subsampled composition and shuffled reports have no one-step law: Rényi divergences,
+    above only.
     """
     if method is None:
         if _curve.is_exact(m):
             return Analytic()
         return Numerical() if _numerical.has_law(m) else Renyi()
     if isinstance(method, Analytic) and not _curve.is_exact(m):
-        raise ValueError("method: this mechanism has no closed form, use Numerical() or Renyi()")
+        others = "Numerical() or Renyi()" if _numerical.has_law(m) else "Renyi()"
+        raise ValueError(f"method: this mechanism has no closed form, use {others}")
     if isinstance(method, Numerical) and not _numerical.has_law(m):
-        raise ValueError("method: a Poisson-subsampled composition has no one-step law")
+        others = "Analytic() or Renyi()" if _curve.is_exact(m) else "Renyi()"
+        raise ValueError(
+            "method: a Poisson-subsampled composition and shuffled reports have no one-step law "
+            f"for Numerical(), use {others}"
+        )
     if isinstance(method, (Decomposition, PosteriorSampling)):
         _poisson.check(m, method)
     return method
@@ -78,6 +85,16 @@ def _log_delta(
     return tuple(_curve.log_curve(m, epsilon, d, side * slack) for side in sides)
 
 
+def _capped(
+    m: Mechanism, epsilon: jax.Array, d: Direction, method: Method, sides: tuple[Side, ...]
+) -> tuple[jax.Array, ...]:
+    """`_log_delta` within what the largest loss implies, which exact curves know by themselves."""
+    bounds = _log_delta(m, epsilon, d, method, sides)
+    if isinstance(method, (Analytic, Numerical)):
+        return bounds
+    return _law.cap_log_deltas(bounds, sides, epsilon, _curve.end(m, d))
+
+
 def log_deltas(
     m: Mechanism,
     epsilon: jax.Array,
@@ -87,14 +104,7 @@ def log_deltas(
 ) -> tuple[jax.Array, ...]:
     """log delta at any real epsilon, one value for each side; nan outside the domain."""
     chosen = resolve(m, method)
-
-    def one(d: str) -> tuple[jax.Array, ...]:
-        bounds = _log_delta(m, epsilon, d, chosen, sides)
-        if isinstance(chosen, (Analytic, Numerical)):
-            return bounds
-        return _law.cap_log_deltas(bounds, sides, epsilon, _curve.end(m, d))
-
-    values = _worst(m, direction, chosen, one)
+    values = _worst(m, direction, chosen, lambda d: _capped(m, epsilon, d, chosen, sides))
     return tuple(jnp.where(m._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
 
 
@@ -106,9 +116,13 @@ def log_delta(
 
 
 def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str | jax.Array) -> jax.Array:
-    """log delta to a few percent by a saddle point: a start for searches, no bound."""
+    """log delta to a few percent by a saddle point: a start for searches, no bound.
+
+    -inf from the largest loss on, where there is nothing to estimate; nan outside the domain.
+    """
     value = _numerical.log_delta_estimate(m, epsilon, "remove" if m._symmetric() else direction)
-    return jnp.where(m._in_domain() & (epsilon < max_loss(m, direction)), value, jnp.nan)
+    value = jnp.where(epsilon < max_loss(m, direction), value, -jnp.inf)
+    return jnp.where(m._in_domain(), value, jnp.nan)
 
 
 def delta(
@@ -141,8 +155,13 @@ def _exact_epsilon(
         relative, absolute = _ROOT_TOLERANCE
         root = _roots.safe_root(excess, start, relative, absolute)
         if side < 0:  # a point less by the tolerance is known to miss the target
+            found = jnp.isfinite(root)
+            root = jnp.where(found, root, 0.0)
             root = root - 2.0 * (relative * jnp.abs(root) + absolute)
-        return jnp.where(feasible, jnp.maximum(root, 0.0), jnp.inf)
+        # (Where the failure is delta but for its rounding, nothing is known from below.)
+        beyond = jnp.where(m._log_failure(d) > log_target + _UNSURE, jnp.inf, 0.0)
+        none = jnp.inf if side > 0 else beyond
+        return jnp.where(feasible, jnp.maximum(root, 0.0), none)
 
     return tuple(one(side) for side in sides)
 
@@ -183,7 +202,9 @@ def epsilons(
     least = max_loss(m, direction)
     inside = m._in_domain() & _checks.DELTA.contains(delta)
     # a largest loss is rounded up, by at most 2^-44 (1 + itself)
-    below = jnp.maximum(least - 2.0**-43 * (1.0 + least), 0.0)
+    finite = jnp.where(jnp.isfinite(least), least, 0.0)
+    below = jnp.maximum(finite - 2.0**-43 * (1.0 + finite), 0.0)
+    below = jnp.where(jnp.isinf(least), least, below)
     return tuple(
         jnp.where(inside, jnp.where(pure, least if side >= 0 else below, v), jnp.nan)
         for v, side in zip(values, sides, strict=True)
@@ -220,52 +241,3 @@ def renyi_of_orders(m: Mechanism, orders: Orders, direction: str, largest: int) 
 
     value = _curve.worst(m, direction, one)[0]
     return jnp.where(m._in_domain() & (orders.values >= 1.0), value, jnp.nan)
-
-
-_LOSS_CAP = 740.0  # e^-740 is the smallest float64
-_BISECTIONS = 40  # of which the error of the value is the square
-
-
-def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
-    """Lower bound on the type II error at type I error fpr: the smaller of both directions."""
-    chosen = resolve(m, method)
-    worst = _curve.worst(m, "both", lambda d: (-_tradeoff(m, fpr, d, chosen),))[0]
-    inside = m._in_domain() & _checks.PROBABILITY.contains(fpr)
-    return jnp.where(inside, jnp.clip(0.0 - worst, 0.0, 1.0), jnp.nan)
-
-
-def _tradeoff(m: Mechanism, fpr: jax.Array, d: Direction, method: Method) -> jax.Array:
-    """The maximum over g = e^l of lower bounds, on either side of l = 0 by bisection on its slope.
-
-    With h the curve, 1 - g fpr - h(l) for l >= 0 and, by H_g = 1 - g + g H'_{1/g} with H' the curve
-    of the swapped pair, g (1 - fpr - h'(-l)) for l < 0. Any l gives a valid bound. Each side rises,
-    then falls; together they need not, where the curve is a bound. By the envelope theorem
-    the gradient at the frozen best points is that of the maximum.
-    """
-    other: Direction = "add" if d == "remove" else "remove"
-
-    def curve(distance, direction):
-        value = _log_delta(m, distance, direction, method, (1,))[0]
-        return _divergences.exp_up(jnp.minimum(value, 0.0))
-
-    def curves(distances):
-        """h at distances[0], h' at distances[1]."""
-        if m._symmetric():
-            return jax.vmap(lambda x: curve(x, d))(distances)
-        return jnp.stack([curve(distances[0], d), curve(distances[1], other)])
-
-    def body(_, bracket):
-        low, high = bracket
-        middle = 0.5 * (low + high)
-        values, slopes = jax.jvp(curves, (middle,), (jnp.ones_like(middle),))
-        gain = jnp.stack([fpr * jnp.exp(middle[0]), 1.0 - fpr - values[1]])
-        rising = -slopes > gain
-        return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
-
-    ends = jnp.zeros((2,), jnp.float64), jnp.full((2,), _LOSS_CAP, jnp.float64)
-    low, high = jax.lax.fori_loop(0, _BISECTIONS, body, jax.lax.stop_gradient(ends))
-    best = jax.lax.stop_gradient(0.5 * (low + high))
-    forward, swapped = curves(best)
-    return jnp.maximum(
-        1.0 - fpr * jnp.exp(best[0]) - forward, jnp.exp(-best[1]) * (1.0 - fpr - swapped)
-    )

@@ -17,9 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _special as special
+from jaxdp._special import log1p
 
 # Rounding allowance of certified values, in multiples of one unit roundoff per elementary step.
 SLACK = 2.0**-52
+_FAR = 1e150  # of epsilon/mu: squares stay within the range of a double
 _TINY = 2.3e-308  # just above the smallest normal float64: what is below may be flushed to 0
 
 
@@ -27,6 +29,11 @@ def log_positive(x: jax.Array) -> jax.Array:
     """log x, and -inf with zero gradient where x <= 0."""
     positive = x > 0.0
     return jnp.where(positive, jnp.log(jnp.where(positive, x, 1.0)), -jnp.inf)
+
+
+def magnitude(x: jax.Array) -> jax.Array:
+    """|x|, with slope 1 at 0: curves read at |epsilon| are reflected at negative epsilon only."""
+    return jnp.where(x < 0.0, -x, x)
 
 
 def exp_log(x: jax.Array) -> jax.Array:
@@ -74,14 +81,14 @@ def _gaussian_log_delta(epsilon: jax.Array, mu: jax.Array) -> jax.Array:
 
 def _gaussian_log_delta_and_slopes(epsilon: jax.Array, mu: jax.Array) -> tuple[jax.Array, ...]:
     """log H, d log H/dmu = phi(x)/H and d log H/depsilon = -phi(x) m(x + mu)/H: no cancellation."""
-    x = epsilon / mu - 0.5 * mu
+    x = jnp.minimum(epsilon / mu, _FAR) - 0.5 * mu
     tail = x >= -1.0
     a, b = jnp.where(tail, x, 0.0), jnp.where(tail, -1.0, x)
     near, far = special.mills(jnp.where(tail, a, -b)), special.mills(x + mu)
     drop = special.mills_drop(a, mu, near, far)
     density = jnp.exp(special.log_normal_density(b))
     missing = jnp.where(tail, 0.5, density * (near + far))
-    value = jnp.where(tail, special.log_normal_density(a) + jnp.log(drop), jnp.log1p(-missing))
+    value = jnp.where(tail, special.log_normal_density(a) + jnp.log(drop), log1p(-missing))
     per_mu = jnp.where(tail, 1.0 / drop, density / (1.0 - missing))
     return value, per_mu, -per_mu * far
 
@@ -96,15 +103,17 @@ def gaussian_log_hockey_stick(epsilon: jax.Array, mu: jax.Array, slack: float = 
     """log H_{e^epsilon}(N(mu, 1) || N(0, 1)), any real epsilon, mu > 0; both directions agree.
 
     Rounding: x carries at most 2 epsilon/mu + mu + |x| roundoffs and log H moves by at most
-    |x| + 2 per unit of x, the evaluation itself by x^2 + 64 roundoffs.
+    |x| + 2 per unit of x, the evaluation itself by x^2 + 64 roundoffs; where x < -1, H is 1 less
+    two small tails, and moves by at most 4 e^{-x^2/2} as much.
     """
-    magnitude = jnp.abs(epsilon)
-    value = _gaussian_log_delta(magnitude, mu)
+    distance = magnitude(epsilon)
+    value = _gaussian_log_delta(distance, mu)
     if slack:
-        x = jax.lax.stop_gradient(magnitude / mu - 0.5 * mu)
-        steep, argument = jnp.abs(x) + 2.0, jax.lax.stop_gradient(2.0 * magnitude / mu + mu)
-        value = value + 0.5 * slack * (steep * (argument + jnp.abs(x)) + x * x + 64.0)
-        value = jnp.minimum(value, 0.0)
+        z = jax.lax.stop_gradient(jnp.minimum(distance / mu, _FAR))
+        x, argument = z - 0.5 * mu, 2.0 * z + mu
+        share = jnp.where(x < -1.0, jnp.minimum(4.0 * jnp.exp(-0.5 * x * x), 1.0), 1.0)
+        moved = (jnp.abs(x) + 2.0) * (argument + jnp.abs(x)) + x * x + 64.0
+        value = jnp.minimum(value + 0.5 * slack * (share * moved + 4.0), 0.0)
     return _reflect(epsilon, value, slack)
 
 
@@ -231,85 +240,25 @@ def _sinhc(y: jax.Array) -> jax.Array:
 
 
 def sampled_loss(loss: jax.Array, q: jax.Array) -> jax.Array:
-    """log(1 - q + q e^loss), accurate for small q and for small or large loss."""
-    small = loss < 30.0
-    near = jnp.log1p(q * jnp.expm1(jnp.where(small, loss, 0.0)))
-    near = jnp.where((q == 1.0) & (loss < -30.0), loss, near)  # where 1 - q + q e^loss is lost
-    far = jnp.where(small, 30.0, loss)
-    return jnp.where(small, near, far + jnp.log(q) + jnp.log1p((1.0 / q - 1.0) * jnp.exp(-far)))
+    """log(1 - q + q e^loss), to a few ulps for any q and loss.
 
-
-def discrete_rate(loss: jax.Array, log_weights: jax.Array, s: jax.Array) -> jax.Array:
-    """k(s) of a law given by nodes: E_Q[f(L)] = sum_i e^{log_weights_i} f(loss_i).
-
-    The weighted losses must satisfy sum e^{w} (e^l - 1) = 0 up to the accuracy wanted.
+    By log1p where 1 - q + q e^loss is near 1 or above; as a sum of two positive terms where it is
+    far below (q is then large, so that 1 - q is exact); relative to e^loss beyond its range.
     """
-    exponent = jnp.maximum(jnp.abs(s), jnp.abs(s - 1.0)) * jnp.max(jnp.abs(loss))
-    direct = jax.lax.stop_gradient(exponent) < 300.0
-    u = jnp.where(direct, loss, 0.0)
-    excess = jnp.sum(jnp.exp(log_weights) * u * u * special.exp_divided_difference(s * u, u))
-    small = rate_from_excess(excess, s)
-    scale = s * (s - 1.0)
-    r = jnp.where(direct | (scale == 0.0), 2.0, s)
-    large = special.logsumexp(log_weights + r * loss) / (r * (r - 1.0))
-    # s in {0, 1} with very large losses: the Kullback-Leibler limits
-    one = s > 0.5
-    kl = jnp.sum(jnp.exp(log_weights + jnp.where(one, loss, 0.0)) * jnp.where(one, loss, -loss))
-    return jnp.where(direct, small, jnp.where(scale == 0.0, kl, large))
+    small, low = loss < 700.0, (loss < -special.LOG_2) & (q > 0.5)
+    near = log1p(q * jnp.expm1(jnp.where(small & ~low, loss, 0.0)))
+    sum_of_two = (1.0 - q) + q * jnp.exp(jnp.where(low, jnp.maximum(loss, -700.0), 0.0))
+    below = jnp.log(sum_of_two)
+    below = jnp.where((q == 1.0) & (loss < -700.0), loss, below)
+    far = jnp.where(small, 700.0, loss)
+    far = far + jnp.log(q) + log1p((1.0 / q - 1.0) * jnp.exp(-far))
+    return jnp.where(low, below, jnp.where(small, near, far))
 
 
-_PANELS, _PANEL_NODES, _SCAN = 128, 10, 512
+_PANELS, _PANEL_NODES = 128, 10
 _LEGENDRE = np.polynomial.legendre.leggauss(_PANEL_NODES)
 _UNIT_NODES = (np.arange(_PANELS)[:, None] + 0.5 * (1.0 + _LEGENDRE[0])).ravel() / _PANELS
 _UNIT_LOG_WEIGHTS = np.tile(np.log(0.5 * _LEGENDRE[1] / _PANELS), _PANELS)
-
-
-def _sampled_gaussian_window(s: jax.Array, mu: jax.Array, q: jax.Array):
-    """The interval of z outside of which the integrand of `sampled_gaussian_rate` is negligible.
-
-    The hull of the nodes of a scan where it is within e^-50 of its peak, a scan step wider.
-    """
-    left = jnp.minimum(s, 0.0) * mu - 13.0
-    right = (jnp.maximum(s, 1.0) + 1.0) * mu + 13.0
-    step = (right - left) / (_SCAN - 1)
-    z = left + step * jnp.arange(_SCAN, dtype=jnp.float64)
-    u = sampled_loss(mu * z - 0.5 * mu * mu, q)
-    size = jnp.abs(u)
-    growth = jnp.maximum(jnp.maximum(s * u, u), 0.0) + 2.0 * jnp.log((size + 1e-300) / (1.0 + size))
-    height = growth - 0.5 * z * z
-    high = height > jnp.max(height) - 50.0
-    low_end = jnp.min(jnp.where(high, z, jnp.inf)) - step
-    high_end = jnp.max(jnp.where(high, z, -jnp.inf)) + step
-    return jax.lax.stop_gradient((low_end, high_end - low_end))
-
-
-def sampled_gaussian_rate(s: jax.Array, mu: jax.Array, q: jax.Array) -> jax.Array:
-    """k(s) of the Poisson-subsampled Gaussian, X = 1 - q + q exp(mu z - mu^2/2), z ~ N(0, 1).
-
-    Composite Gauss-Legendre in z over the window that matters; log X is analytic within pi/mu of
-    the real line, so that panels no wider than 2 min(1, 1/mu) reach 1e-13. Where 128 panels
-    cannot be that narrow (mu above about 8, or two peaks more than 250 deviations apart), the value
-    is the convexity bound E[X^s] <= 1 - q + q E[(P/Q)^s]: an upper bound there, exact elsewhere.
-    """
-    left, width = _sampled_gaussian_window(s, mu, q)
-    resolved = width / _PANELS <= 2.0 * jnp.minimum(1.0, 1.2 / mu)
-    z = left + width * jnp.asarray(_UNIT_NODES, jnp.float64)
-    log_weights = (
-        special.log_normal_density(z) + jnp.log(width) + jnp.asarray(_UNIT_LOG_WEIGHTS, jnp.float64)
-    )
-    loss = sampled_loss(mu * z - 0.5 * mu * mu, q)
-    exact = discrete_rate(loss, log_weights, s)
-    return jnp.where(resolved, exact, convex_rate(s, 0.5 * mu * mu, q))
-
-
-def convex_rate(s: jax.Array, base_rate: jax.Array, q: jax.Array) -> jax.Array:
-    """Upper bound on k(s) of 1 - q + q X, s outside (0, 1), from k(s) of X: X^s is convex."""
-    scale = s * (s - 1.0)
-    y = scale * base_rate
-    small = y < 30.0
-    near = rate_from_excess(q * base_rate * special.relative_expm1(jnp.where(small, y, 0.0)), s)
-    far = sampled_loss(jnp.where(small, 31.0, y), q) / jnp.where(small, 1.0, scale)
-    return jnp.where(small, near, far)
 
 
 def laplace_nodes(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -338,50 +287,89 @@ def sampled_log_masses(masses, lo, hi, q, revealed):
       revealed: the same of the atom L' = log(1 - q) that the outcomes with L = -inf become, None
         if there are none.
     """
-    base_q, base_p = masses(*_unsampled_loss(jnp.stack([lo, hi]), q))
+    base_q, base_p = masses(*_unsampled_loss(jnp.stack([lo, hi]), q)[0])
     parts = log_positive(1.0 - q) + base_q, jnp.log(q) + base_p
     if revealed is None:
         return base_q, log_add(*parts)
     return log_add(base_q, revealed[0]), log_add(*parts, revealed[1])
 
 
+# A loss this little above log(1 - q), relatively, may as well be below: the rest is all rounding.
+_UNSURE = 8.0 * SLACK
+
+
 def _unsampled_loss(loss, q):
-    """The L with log(1 - q + q e^L) = loss; -inf below log(1 - q)."""
-    small = loss < 30.0
-    ratio = jnp.expm1(jnp.where(small, loss, 0.0)) / q
-    above = ratio > -1.0
-    near = jnp.where(above, jnp.log1p(jnp.where(above, ratio, 0.0)), -jnp.inf)
-    far = jnp.where(small, 30.0, loss)
-    return jnp.where(small, near, far - jnp.log(q) + (q - 1.0) * jnp.exp(-far))
+    """The L with log(1 - q + q e^L) = loss, a bound on its rounding, and what is sure of it.
+
+    q e^L = e^loss - (1 - q) is the difference of two numbers that carry a roundoff each: near
+    loss = 0 by expm1, far below as it stands (1 - q is exact where it can be smaller than e^loss),
+    above with e^loss as a factor. Each is exact for a loss that differs by a roundoff or two.
+
+    Returns:
+      L, -inf where there is none; the bound; the rest (e^loss - (1 - q)) as a share of what it is
+      the difference of: there is surely an L if it exceeds _UNSURE, surely none below -_UNSURE.
+    """
+    low, high = loss < -special.LOG_2, loss > special.LOG_2
+    log_q = jnp.log(q)
+    ratio = jnp.expm1(jnp.where(low | high, 0.0, loss)) / q
+    safe = jnp.where(ratio > -1.0, ratio, 0.0)
+    near = jnp.where(ratio > -1.0, log1p(safe), -jnp.inf)
+    near_error = 3.0 * jnp.abs(safe) / (1.0 + safe) + 2.0 * jnp.abs(log1p(safe))
+    exponent = jnp.where(low, jnp.maximum(loss, -700.0), 0.0)
+    grown = jnp.exp(exponent)
+    rest = grown - (1.0 - q)
+    some = low & (rest > 0.0)
+    left = jnp.where(some, rest, 1.0)
+    below = jnp.where(some, jnp.log(left) - log_q + jnp.where(low, loss, 0.0) - exponent, -jnp.inf)
+    below_error = 2.0 * grown / left + jnp.abs(jnp.log(left)) + 2.0 * jnp.abs(log_q)
+    top = jnp.where(high, loss, 1.0)
+    far = top - log_q + log1p((q - 1.0) * jnp.exp(-top))
+    far_error = jnp.abs(top) + 3.0 * jnp.abs(log_q) + 4.0
+    error = jnp.where(low, below_error, jnp.where(high, far_error, near_error))
+    share = jnp.where(low, rest / grown, jnp.where(high, 1.0, 1.0 + ratio))
+    return jnp.where(low, below, jnp.where(high, far, near)), SLACK * error, share
 
 
 def sampled_log_hockey_stick(log_base, epsilon, q, direction, slack=0.0):
     """log H of the Poisson-subsampled pair from the curve of the base pair, exact.
 
-    With M = (1-q) Q + q P: remove H_g(M||Q) = q H_{g'}(P||Q), g' = 1 + (g-1)/q, and 1 - g where
-    g' < 0; add H_g(Q||M) = b H_{gq/b}(Q||P), b = 1 - g (1-q), and 0 where b <= 0.
+    With M = (1-q) Q + q P and g = e^epsilon: remove H_g(M||Q) = q H_{g'}(P||Q), q g' = g - (1-q),
+    and 1 - g where g' < 0; add H_g(Q||M) = g q g' H_{1/g'}(Q||P), q g' = 1/g - (1-q), and 0 where
+    g' <= 0. Either way log g' is the loss before sampling of the loss epsilon, or -epsilon.
 
     Args:
       log_base: the base curve (epsilon, direction) -> log H, an upper bound if slack > 0.
+      epsilon: any real number.
+      q: the sampling probability.
+      direction: "remove" or "add".
+      slack: the rounding to allow for, in all: 0, or positive above and negative below.
     """
-    excess = jnp.expm1(jnp.minimum(epsilon, 700.0))
-    if direction == "remove":
-        ratio = excess / q
-        above = ratio > -1.0
-        inner = jnp.log1p(jnp.where(above, ratio, 0.0))
-        inner = inner - 4.0 * slack * (
-            1.0 + jnp.abs(inner) + 1.0 / (1.0 + jnp.where(above, ratio, 0.0))
-        )
-        value = jnp.log(q) + log_base(inner, direction)
-        left = special.log1mexp(jnp.where(above, -1.0, epsilon))
-        return jnp.where(above, value, left) + 4.0 * slack
-    b = q * (1.0 + excess) - excess
-    b = b + 4.0 * slack * (q * (1.0 + excess) + jnp.abs(excess))
-    positive = b > 0.0
-    log_b = jnp.log(jnp.where(positive, b, 1.0))
-    inner = jnp.where(positive, epsilon + jnp.log(q) - log_b, 1.0)
-    inner = inner - 4.0 * slack * (1.0 + jnp.abs(inner))
-    return jnp.where(positive, log_b + log_base(inner, direction) + 4.0 * slack, -jnp.inf)
+    remove = direction == "remove"
+    inner, error, share = _unsampled_loss(epsilon if remove else 0.0 - epsilon, q)
+    error, share = jax.lax.stop_gradient((slack / SLACK * error, share))
+    some = inner > -jnp.inf
+    inner, error = jnp.where(some, inner, 0.0), jnp.where(some, error, 0.0)
+    log_q = jnp.log(q)
+    if remove:
+        value = log_q + log_base(inner - error, direction)
+        left = special.log1mexp(jnp.where(some, -1.0, epsilon))
+        value = jnp.where(some, value, left) + slack * (8.0 - 2.0 * log_q)
+        return jnp.minimum(value, 0.0)
+    unsure = jnp.zeros_like(some)
+    if slack > 0.0:
+        # Where it is not sure that there is a loss before sampling, that is at most log(8 u) and
+        # the factor is at most 16 u, u the roundoff.
+        unsure = (share <= _UNSURE) & (share > -_UNSURE)
+        inner = jnp.where(unsure, np.log(_UNSURE), inner)
+        error = jnp.where(unsure, 0.0, error)
+        some = some | unsure
+    elif slack < 0.0:
+        some = some & (share > _UNSURE)
+    log_factor = jnp.where(unsure, np.log(2.0 * _UNSURE), epsilon + log_q + inner)
+    value = log_factor + log_base(-inner - error, direction)
+    rounding = 4.0 + jnp.abs(epsilon) - 2.0 * log_q + 2.0 * jnp.abs(inner)
+    value = value + error + slack * jax.lax.stop_gradient(rounding)
+    return jnp.minimum(jnp.where(some, value, -jnp.inf), 0.0)
 
 
 def ornstein_uhlenbeck_variance(theta: jax.Array, rho: jax.Array, t: jax.Array) -> jax.Array:
@@ -392,4 +380,4 @@ def ornstein_uhlenbeck_variance(theta: jax.Array, rho: jax.Array, t: jax.Array) 
 def ornstein_uhlenbeck_mu(sensitivity, theta, rho, t):
     """mu of the OU mechanism: a Gaussian of sensitivity e^{-theta t} Delta (Balle et al. 2019)."""
     std = jnp.sqrt(ornstein_uhlenbeck_variance(theta, rho, t))
-    return jnp.maximum(sensitivity * jnp.exp(-theta * t) / std, 1e-100)
+    return sensitivity * jnp.exp(-theta * t) / std

@@ -32,6 +32,7 @@ needs 20/a terms.
 import jax
 import jax.numpy as jnp
 
+from jaxdp._special import log1p
 from jaxdp._special_gamma import log_gamma, log_gamma_ratio
 
 _NODES = 160
@@ -86,7 +87,7 @@ def _log_weight(b, beta, k, a):
         log_tanh
         + (ratios[1] - ratios[2])
         + (ratios[3] - 0.5 * jnp.log(jnp.pi))
-        + 2.0 * near * jnp.log1p(jnp.tanh(0.5 * a)),
+        + 2.0 * near * log1p(jnp.tanh(0.5 * a)),
     )
     integral = _log_integral(
         jnp.where(euler, b, k + 0.5),
@@ -102,8 +103,8 @@ def _logs(t, c, excess):
     """log((1 + c t)/(1 + t)) to relative accuracy, c = 1 + excess, and log(1 + t)."""
     change = excess * (t / (1.0 + t))
     near = change > -0.5
-    log_one = jnp.log1p(t)
-    return jnp.log1p(jnp.where(near, change, c * t)) - jnp.where(near, 0.0, log_one), log_one
+    log_one = log1p(t)
+    return log1p(jnp.where(near, change, c * t)) - jnp.where(near, 0.0, log_one), log_one
 
 
 def _log_integrand(v, rise, power, c, excess, drop):

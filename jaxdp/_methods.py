@@ -1,8 +1,32 @@
 """How a query is computed: a closed form, Rényi divergences or the numerical engine."""
 
 import dataclasses
+from typing import Any
+
+import numpy as np
 
 from jaxdp import _checks
+
+
+def known_orders(orders: Any) -> tuple[float, ...]:
+    """Rényi orders as floats; ValueError unless there are some, all finite and > 1."""
+    known = _checks.concrete("orders", orders)
+    if known is None or known.ndim != 1:
+        raise TypeError(f"orders must be a sequence of known orders, got {_checks.shown(orders)}")
+    if not known.size:
+        raise ValueError("orders must not be empty")
+    _checks.check("orders", known, _checks.FINITE_ORDER)
+    return tuple(known.astype(float).tolist())
+
+
+def _grid_size(size: Any) -> int | None:
+    if size is None:
+        return None
+    n = int(size) if isinstance(size, (int, np.integer)) and not isinstance(size, bool) else 0
+    if not 256 <= n <= 2**22 or n & (n - 1):
+        got = _checks.shown(size)
+        raise ValueError(f"grid_size must be a power of two from 256 to 2^22, got {got}")
+    return n
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +62,7 @@ class Renyi:
     def __post_init__(self) -> None:
         if self.orders is None:
             return
-        _checks.check("orders", self.orders, _checks.FINITE_ORDER)
-        if not self.orders:
-            raise ValueError("orders must not be empty")
-        object.__setattr__(self, "orders", tuple(float(a) for a in self.orders))
+        object.__setattr__(self, "orders", known_orders(self.orders))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,11 +86,7 @@ class Numerical:
     grid_size: int | None = None
 
     def __post_init__(self) -> None:
-        n = self.grid_size
-        if n is None:
-            return
-        if not isinstance(n, int) or not 256 <= n <= 2**22 or n & (n - 1):
-            raise ValueError(f"grid_size must be a power of two from 256 to 2^22, got {n!r}")
+        object.__setattr__(self, "grid_size", _grid_size(self.grid_size))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +115,10 @@ class Decomposition:
     grid_size: int | None = None
 
     def __post_init__(self) -> None:
-        Numerical(self.grid_size)
+        object.__setattr__(self, "grid_size", _grid_size(self.grid_size))
         if self.sampling_probability is not None:
-            _checks.check("sampling_probability", self.sampling_probability, _checks.RATE)
-            object.__setattr__(self, "sampling_probability", float(self.sampling_probability))
+            rate = _checks.number("sampling_probability", self.sampling_probability, _checks.RATE)
+            object.__setattr__(self, "sampling_probability", rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +143,7 @@ class PosteriorSampling:
     grid_size: int | None = None
 
     def __post_init__(self) -> None:
-        Numerical(self.grid_size)
+        object.__setattr__(self, "grid_size", _grid_size(self.grid_size))
 
 
 Method = Analytic | Renyi | Numerical | Decomposition | PosteriorSampling
@@ -137,5 +154,5 @@ def check_method(method: Method | None) -> None:
     if method is not None and not isinstance(method, Method):
         raise TypeError(
             "method must be None, jaxdp.Analytic(), jaxdp.Renyi(...), jaxdp.Numerical(...) or one "
-            f"for RandomAllocation, got {method!r}"
+            f"for RandomAllocation, got {_checks.shown(method)}"
         )

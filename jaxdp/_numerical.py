@@ -21,7 +21,9 @@ _STEPS_IN_ONE_STAGE = 2048
 
 
 def has_law(m: Mechanism) -> bool:
-    """Whether every factor of m knows its one-step loss law (a sampled composition does not)."""
+    """Whether every factor of m knows its one-step loss law (not a sampled composition, nor reports
+    that are shuffled).
+    """
     return all(_step_has_law(t.mechanism) for t in _curve.canonical_terms(m))
 
 
@@ -32,7 +34,7 @@ def _step_has_law(step: Base) -> bool:
         averaged = _numerical_average.step_of(step)
         return averaged is not None and _step_has_law(averaged)
     if not isinstance(step, PoissonSampled):
-        return True
+        return step._has_law
     inner = _curve.single(_curve.canonical_terms(step.mechanism))
     return inner is not None and _step_has_law(inner)
 

@@ -6,13 +6,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from jaxdp import _law
+from jaxdp._divergences import log_add
 from jaxdp._law import _allocation, _average_guess
 from jaxdp._mechanisms import Average, Mechanism, _curve
 
 StepTerm = Callable[[Any, Any], _law.Term]
 _ESTIMATE_SIZE = 2048
+_RARE = -690.0  # log of failures that may not be numbers
 _POINTS = {1: 8192, -1: 16384}  # of the composition: the bound below needs more
 
 
@@ -33,18 +36,51 @@ def _one(m: Mechanism) -> Average | None:
     return terms[0].mechanism if one else None
 
 
+def _perhaps_once(m: Mechanism) -> Any:
+    """The term that m is: one average, so many times as only the running program knows."""
+    terms = _curve.canonical_terms(m)
+    known = len(terms) != 1 or terms[0].count is None or len(getattr(m, "split", ())) != 1
+    return None if known else terms[0]
+
+
+def _once_or_more(
+    term: Any, once: Callable[[], tuple[jax.Array, ...]], more: Callable[[], tuple[jax.Array, ...]]
+) -> tuple[jax.Array, ...]:
+    """One average has a lattice for the query alone; a law to be composed serves all of them.
+
+    The derivatives, that with respect to the number of times among them, are those of the latter.
+    """
+    if term is None:
+        return more()
+    return lax.cond(term.multiplicity == 1.0, lambda: _as_derived(once(), more()), more)
+
+
+@jax.custom_jvp
+def _as_derived(value: tuple[jax.Array, ...], other: tuple[jax.Array, ...]):
+    """The value with the derivatives of the other one."""
+    return value
+
+
+@_as_derived.defjvp
+def _as_derived_jvp(primals, tangents):
+    return primals[0], tangents[1]
+
+
 def _size(m: Mechanism, grid_size: int | None) -> int:
     """Of the lattices of averages: larger where some average is known to be long."""
     averages = [t.mechanism for t in _curve.canonical_terms(m)]
-    return grid_size or _allocation.size_for(any(getattr(a, "long", ()) for a in averages))
+    return grid_size or _allocation.size_for(max(len(getattr(a, "long", ())) for a in averages))
 
 
 def _terms(
     m: Mechanism, as_term: StepTerm, aim: jax.Array, direction: Any, side: int, size: int
 ) -> tuple[_law.Term, ...]:
     """The factors of m, laws of averages above or below, right in one direction."""
-    terms = []
-    for t in _curve.canonical_terms(m):
+    terms, every = [], _curve.canonical_terms(m)
+    alone = all(isinstance(t.mechanism, Average) for t in every)
+    number = sum(jnp.asarray(t.multiplicity, jnp.float64) for t in every)
+    others = jnp.maximum(number - 1.0, 0.0) if alone else None
+    for t in every:
         block = t.mechanism
         if not isinstance(block, Average):
             terms.append(as_term(block, t.multiplicity))
@@ -58,6 +94,7 @@ def _terms(
             side=side,
             size=size,
             count=jnp.maximum(count, 1.0),
+            others=others,
         )
         terms.append(averaged._replace(count=count))
     return tuple(terms)
@@ -76,6 +113,69 @@ def _each_side(
     )
 
 
+def _at_least(
+    bounds: tuple[jax.Array, ...],
+    sides: tuple[int, ...],
+    epsilon: jax.Array,
+    log_failure: jax.Array,
+    log_other: jax.Array,
+) -> tuple[jax.Array, ...]:
+    """delta is at least 1 - e^epsilon (1 - f), f the failure of the other direction.
+
+    (No more than the mass 1 - f is there to be subtracted.) Failures of this direction too rare
+    for a double are added above.
+    """
+    negative = epsilon < 0.0
+    e = jnp.where(negative, epsilon, -1.0)
+    least = log_add(jnp.log(-jnp.expm1(e)), e + log_other) - 2.0**-40
+    rare = jnp.where(log_failure < _RARE, log_failure, -jnp.inf)
+    return tuple(
+        log_add(bound, rare)
+        if side > 0
+        else jnp.maximum(bound, jnp.where(negative, least, -jnp.inf))
+        for bound, side in zip(bounds, sides, strict=True)
+    )
+
+
+def _log_delta(
+    m: Mechanism,
+    epsilon: jax.Array,
+    direction: Any,
+    sides: tuple[int, ...],
+    grid_size: int | None,
+    as_term: StepTerm,
+) -> tuple[jax.Array, ...]:
+    size, repeated = _size(m, grid_size), _perhaps_once(m)
+    block = _one(m) if repeated is None else repeated.mechanism
+
+    def once(block: Any) -> tuple[jax.Array, ...]:
+        return _allocation.allocation_log_delta_bounds(
+            as_term(step_of(block), 1.0),
+            block.num_steps,
+            epsilon,
+            direction=direction,
+            sides=sides,
+            size=size,
+        )
+
+    if block is not None and repeated is None:
+        return once(block)
+    first = next(t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average))
+    numbers = (first.mechanism.num_steps, epsilon, first.multiplicity)
+    aim = _average_guess.guess_log_delta(
+        as_term(step_of(first.mechanism), 1.0),
+        *(jnp.asarray(x, jnp.float64) for x in numbers),
+    )
+    more = functools.partial(
+        _each_side,
+        functools.partial(_law.log_delta_bounds, epsilon=epsilon),
+        lambda side: _terms(m, as_term, aim, direction, side, size),
+        direction,
+        sides,
+    )
+    return _once_or_more(repeated, lambda: once(block), more)
+
+
 def log_delta(
     m: Mechanism,
     epsilon: jax.Array,
@@ -85,29 +185,9 @@ def log_delta(
     as_term: StepTerm,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta in one direction; `as_term(step, count)` is a step's law."""
-    size = _size(m, grid_size)
-    block = _one(m)
-    if block is not None:
-        return _allocation.allocation_log_delta_bounds(
-            as_term(step_of(block), 1.0),
-            block.num_steps,
-            epsilon,
-            direction=direction,
-            sides=sides,
-            size=size,
-        )
-    first = next(t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average))
-    numbers = (first.mechanism.num_steps, epsilon, first.multiplicity)
-    aim = _average_guess.guess_log_delta(
-        as_term(step_of(first.mechanism), 1.0),
-        *(jnp.asarray(x, jnp.float64) for x in numbers),
-    )
-    return _each_side(
-        functools.partial(_law.log_delta_bounds, epsilon=epsilon),
-        lambda side: _terms(m, as_term, aim, direction, side, size),
-        direction,
-        sides,
-    )
+    bounds = _log_delta(m, epsilon, direction, sides, grid_size, as_term)
+    other = m._log_failure("add" if direction == "remove" else "remove")
+    return _at_least(bounds, sides, epsilon, m._log_failure(direction), other)
 
 
 def epsilon(
@@ -119,9 +199,10 @@ def epsilon(
     as_term: StepTerm,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at log delta, in one direction."""
-    size = _size(m, grid_size)
-    block = _one(m)
-    if block is not None:
+    size, repeated = _size(m, grid_size), _perhaps_once(m)
+    block = _one(m) if repeated is None else repeated.mechanism
+
+    def once(block: Any) -> tuple[jax.Array, ...]:
         return _allocation.allocation_epsilon_bounds(
             as_term(step_of(block), 1.0),
             block.num_steps,
@@ -130,12 +211,17 @@ def epsilon(
             sides=sides,
             size=size,
         )
-    return _each_side(
+
+    if block is not None and repeated is None:
+        return once(block)
+    more = functools.partial(
+        _each_side,
         functools.partial(_law.epsilon_bounds, log_delta=log_target),
         lambda side: _terms(m, as_term, log_target, direction, side, size),
         direction,
         sides,
     )
+    return _once_or_more(repeated, lambda: once(block), more)
 
 
 def log_delta_estimate(

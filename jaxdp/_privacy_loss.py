@@ -5,8 +5,9 @@ a chosen delta, and a bound on all that the grid leaves out. That is a measure w
 
     H(eps) = E_P (1 - e^{eps - L})_+ + P{L = inf}
 
-weighs with at most e^{log_error - tilt eps}, so that the readings are certified everywhere, and
-tight near the chosen delta. The other direction is the same curve (H_g of Q against P is
+weighs with little near that delta. Away from it, and outside the window, readings use what is
+known of every such curve (`_privacy_loss_readings`): they are certified everywhere, and tight near
+the chosen delta. The other direction is the same curve (H_g of Q against P is
 1 - g + g H_{1/g} of P against Q), hence of the same side.
 """
 
@@ -18,14 +19,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxdp import _answers, _checks, _divergences, _law, _numerical, _x64
-from jaxdp import _special as special
-from jaxdp._mechanisms import Mechanism, require_mechanism
-from jaxdp._mechanisms._curve import has_average
+from jaxdp import _privacy_loss_readings as readings
+from jaxdp._law import _allowances
+from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
+from jaxdp._mechanisms._schedule import Steps
 from jaxdp._methods import Numerical
 
 Direction = Literal["remove", "add"]
 _DIRECTIONS = ("remove", "add")
-_STEPS = 60
 
 
 @jax.tree_util.register_dataclass
@@ -42,10 +43,12 @@ class PrivacyLoss:
       spacing: the distance of its points.
       log_mass: (grid_size,), log P-masses of the points.
       log_infinity: log P{X = inf}.
-      log_error: with tilt, the weight of what the grid leaves out, e^{log_error - tilt eps}.
-      tilt: see log_error.
+      log_error, tilt: e^{log_error - tilt eps} is what the curve of the grid may be off by.
+      log_outside, outside_tilt: the same of losses outside the window, at its safe end.
       centre: the epsilon about which the law is accurate.
-      floor: below this epsilon a lower law is read as if at it.
+      anchor, log_anchor: the epsilon below which the grid is not read, and log H there.
+      largest, largest_reversed: the largest finite losses of (P, Q) and of (Q, P).
+      log_failure, log_failure_reversed: the logs of P{X = inf} and Q{X = 0} of the mechanism.
       upper: whether the law is above the mechanism's or below.
       reversed: whether P and Q have traded places.
     """
@@ -56,8 +59,15 @@ class PrivacyLoss:
     log_infinity: jax.Array
     log_error: jax.Array
     tilt: jax.Array
+    log_outside: jax.Array
+    outside_tilt: jax.Array
     centre: jax.Array
-    floor: jax.Array
+    anchor: jax.Array
+    log_anchor: jax.Array
+    largest: jax.Array
+    largest_reversed: jax.Array
+    log_failure: jax.Array
+    log_failure_reversed: jax.Array
     upper: bool = dataclasses.field(metadata={"static": True})
     reversed: bool = dataclasses.field(default=False, metadata={"static": True})
 
@@ -76,7 +86,7 @@ class PrivacyLoss:
     def log_hockey_stick(self, epsilon: ArrayLike, *, direction: Direction = "remove") -> jax.Array:
         """log H at any real epsilon (see `hockey_stick`), finite where H underflows."""
         _checks.check("epsilon", epsilon, _checks.NOT_NAN)
-        return self._read(_log_curve, epsilon, direction)
+        return self._read(readings.log_curve, epsilon, direction)
 
     def hockey_stick(self, epsilon: ArrayLike, *, direction: Direction = "remove") -> jax.Array:
         """The hockey-stick divergence at e^epsilon, any real epsilon.
@@ -91,7 +101,7 @@ class PrivacyLoss:
           (0.13, 0.68)
         """
         _checks.check("epsilon", epsilon, _checks.NOT_NAN)
-        return self._read(_curve, epsilon, direction)
+        return self._read(_curve_of, epsilon, direction)
 
     def epsilon(self, delta: ArrayLike, *, direction: Direction = "remove") -> jax.Array:
         """The least epsilon >= 0 at which the curve meets delta; inf where none does.
@@ -106,7 +116,7 @@ class PrivacyLoss:
           4.38
         """
         _checks.check("delta", delta, _checks.OPEN_DELTA)
-        return self._read(_epsilon, delta, direction)
+        return self._read(readings.epsilon, delta, direction)
 
     def renyi(self, alpha: ArrayLike, *, direction: Direction = "remove") -> jax.Array:
         """The Rényi divergence of the finite losses of the grid, any order alpha > 1.
@@ -123,13 +133,14 @@ class PrivacyLoss:
     def tradeoff(self, fpr: ArrayLike, *, direction: Direction = "remove") -> jax.Array:
         """The type II error at type I error fpr: a lower bound if the law is `upper`.
 
-        The best line 1 - H_g - g fpr over the g of the grid and g = 1.
+        The best line 1 - H_g - g fpr over the g of the grid and some more; from a law below, over
+        all g.
 
         Raises:
           ValueError: for fpr outside [0, 1] or another direction.
         """
         _checks.check("fpr", fpr, _checks.PROBABILITY)
-        return self._read(_tradeoff, fpr, direction, "down" if self.upper else "up")
+        return self._read(readings.tradeoff, fpr, direction, "down" if self.upper else "up")
 
     def _read(self, function, argument, direction, rounding=None):
         _checks.check_choice("direction", direction, _DIRECTIONS)
@@ -140,7 +151,24 @@ class PrivacyLoss:
             rounding=rounding or ("up" if self.upper else "down"),
             chunk=256,
             direct=(direction == "remove") != self.reversed,
+            single=self.tilt.dtype != jnp.float64,
         )
+
+
+_FIELDS = tuple(
+    f.name for f in dataclasses.fields(PrivacyLoss) if f.name not in ("upper", "reversed")
+)
+# To 32 bits: losses and masses go to the law's side, and so does the anchor (where the curve is
+# lower than at the exact one above, higher below); errors and the largest losses go up.
+_UP = ("log_error", "log_outside", "largest", "largest_reversed")
+_NEAREST = ("tilt", "outside_tilt", "centre")
+
+
+def _rounding(safe: Literal["up", "down"]) -> tuple[_x64.Rounding, ...]:
+    return tuple("up" if f in _UP else "nearest" if f in _NEAREST else safe for f in _FIELDS)
+
+
+_ROUNDING = {"upper": _rounding("up"), "lower": _rounding("down")}
 
 
 def privacy_loss(
@@ -166,7 +194,8 @@ def privacy_loss(
 
     Raises:
       ValueError: for delta outside (0, 1), an unknown side or direction, or a mechanism without
-        a law (a Poisson-subsampled composition). TypeError: if m is no mechanism.
+        a law (a Poisson-subsampled composition, shuffled reports). TypeError: if m is no
+        mechanism.
 
     Example:
       >>> import jaxdp
@@ -179,20 +208,22 @@ def privacy_loss(
     _checks.check("delta", delta, _checks.OPEN_DELTA)
     _checks.check_choice("direction", direction, _DIRECTIONS)
     _checks.check_choice("side", side, ("upper", "lower"))
-    if has_average(m):
+    if _curve.has_average(m):
         raise ValueError("m: random allocation has no law that serves every epsilon")
+    if not _numerical.has_law(m):
+        raise ValueError(
+            "m: a Poisson-subsampled composition and shuffled reports have no one-step law; "
+            "epsilon, delta and renyi answer for them"
+        )
     _answers.resolve(m, Numerical(grid_size))
-    safe = "up" if side == "upper" else "down"
-    # (A law below needs its losses and masses low, but what it leaves out and its floor high.)
-    rounding = (safe, safe, safe, safe, "up", "nearest", "nearest", "up")
     fields = _x64.evaluate(
         _build,
         m,
         delta,
-        rounding=rounding,
+        rounding=_ROUNDING[side],
         chunk=8,
         direction=direction,
-        side=1 if side == "upper" else -1,
+        side=side,
         size=grid_size or 8192,
     )
     return PrivacyLoss(*fields, upper=side == "upper")
@@ -200,105 +231,41 @@ def privacy_loss(
 
 def _build(m, delta, direction, side, size):
     ok = m._in_domain() & (delta > 0.0) & (delta < 1.0)
-    law = _law.loss_law(
-        _numerical.terms_of(m), jnp.log(delta), direction=direction, side=side, size=size
+    sign, other = (1 if side == "upper" else -1), ("add" if direction == "remove" else "remove")
+    terms = _numerical.terms_of(m)
+    law = _law.loss_law(terms, jnp.log(delta), direction=direction, side=sign, size=size)
+    ends = [_curve.end(m, d) for d in (direction, other)]
+    steps = _number_of_steps(m)
+    largest = [loss + _allowances.largest_loss(loss, steps) for loss, _ in ends]
+    failure = [jnp.minimum(x + sign * _allowances.failure(x), 0.0) for _, x in ends]
+    start = jnp.asarray(law.start, jnp.float64)
+    known = {"upper": side == "upper", "anchor": -jnp.inf * jnp.ones_like(start)}
+    built = PrivacyLoss(
+        **law._asdict(),
+        **known,
+        log_anchor=jnp.zeros_like(start),
+        largest=largest[0],
+        largest_reversed=largest[1],
+        log_failure=failure[0],
+        log_failure_reversed=failure[1],
     )
-    return tuple(jnp.where(ok, x, jnp.nan) for x in law)
+    anchor, log_anchor = readings.anchored(built)
+    built = dataclasses.replace(built, anchor=anchor, log_anchor=log_anchor)
+    return tuple(jnp.where(ok, getattr(built, name), jnp.nan) for name in _FIELDS)
 
 
-def _exact_losses(law: PrivacyLoss) -> jax.Array:
-    return law.start + law.spacing * jnp.arange(law.log_mass.shape[-1], dtype=jnp.float64)
+def _number_of_steps(m: Mechanism) -> jax.Array:
+    steps = jnp.float64(0.0)
+    for t in _curve.canonical_terms(m):
+        own = jnp.sum(t.mechanism.copies) if isinstance(t.mechanism, Steps) else 1.0
+        steps += t.multiplicity * own
+    return steps
 
 
-def _error(law: PrivacyLoss, epsilon: jax.Array) -> jax.Array:
-    """log of what the curve of the grid may be off by at epsilon."""
-    at = jnp.minimum(epsilon, law.centre) if law.upper else epsilon
-    return law.log_error - law.tilt * at
+def _curve_of(law, epsilon, direct, single):
+    safe = _divergences.exp_up if law.upper else _divergences.exp_down
+    return safe(readings.log_curve(law, epsilon, direct, single))
 
 
-def _combine(law: PrivacyLoss, epsilon: jax.Array, grid: jax.Array) -> jax.Array:
-    """The certified log H of (P, Q) from the grid's part of it."""
-    if law.upper:
-        parts = jnp.stack(jnp.broadcast_arrays(grid, _error(law, epsilon), law.log_infinity))
-        return jnp.minimum(special.logsumexp(parts, axis=0) + 2.0**-40, 0.0)
-    error = _error(law, epsilon)
-    seen = grid - 2.0**-40 > error
-    rest = special.log_sub_exp(jnp.where(seen, grid - 2.0**-40, 0.0), jnp.where(seen, error, -1.0))
-    rest = jnp.where(seen, rest, -jnp.inf)
-    return jnp.minimum(jnp.logaddexp(rest, law.log_infinity - 2.0**-40), 0.0)
-
-
-def _remove_log_curve(law: PrivacyLoss, epsilon: jax.Array) -> jax.Array:
-    at = epsilon if law.upper else jnp.maximum(epsilon, law.floor)
-    loss = _exact_losses(law)
-    gap = at - loss
-    inside = gap < 0.0
-    terms = jnp.where(
-        inside, law.log_mass + special.log1mexp(jnp.where(inside, gap, -1.0)), -jnp.inf
-    )
-    value = _combine(law, at, special.logsumexp(terms, axis=-1))
-    # H >= 1 - e^epsilon for every pair.
-    trivial = special.log1mexp(jnp.where(epsilon < 0.0, epsilon, -1.0)) - 2.0**-48
-    return jnp.where(epsilon < 0.0, jnp.maximum(value, trivial), value)
-
-
-def _curve(law: PrivacyLoss, epsilon: jax.Array, direct: bool) -> jax.Array:
-    if direct:
-        safe = _divergences.exp_up if law.upper else _divergences.exp_down
-        return safe(_remove_log_curve(law, epsilon))
-    ratio = jnp.exp(jnp.minimum(epsilon, 700.0))
-    mirrored = jnp.exp(_remove_log_curve(law, -epsilon))
-    slack = (1.0 if law.upper else -1.0) * 2.0**-48 * (1.0 + ratio)
-    value = -jnp.expm1(jnp.minimum(epsilon, 700.0)) + ratio * mirrored + slack
-    return jnp.clip(value, jnp.maximum(-jnp.expm1(epsilon), 0.0) * (1.0 - 2.0**-48), 1.0)
-
-
-def _log_curve(law: PrivacyLoss, epsilon: jax.Array, direct: bool) -> jax.Array:
-    if direct:
-        return _remove_log_curve(law, epsilon)
-    return _divergences.log_positive(_curve(law, epsilon, direct=False))
-
-
-def _epsilon(law: PrivacyLoss, delta: jax.Array, direct: bool) -> jax.Array:
-    """By bisection over the grid's range: the end of the bracket on the safe side."""
-    target = jnp.log(delta)
-    span = jnp.maximum(jnp.abs(law.start), jnp.abs(_exact_losses(law)[-1])) + 1.0
-
-    def excess(e: jax.Array) -> jax.Array:
-        return _log_curve(law, e, direct) - target
-
-    def halve(_, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = bracket
-        middle = 0.5 * (low + high)
-        beyond = excess(middle) > 0.0
-        return jnp.where(beyond, middle, low), jnp.where(beyond, high, middle)
-
-    frozen = jax.lax.stop_gradient(jnp.stack([jnp.zeros_like(span), span]))
-    low, high = jax.lax.fori_loop(0, _STEPS, halve, (frozen[0], frozen[1]))
-    low, high = jax.lax.stop_gradient((low, high))
-    end = high if law.upper else low
-    reachable = excess(span) <= 0.0
-    value, slope = jax.jvp(excess, (end,), (jnp.ones_like(end),))
-    # The implicit derivative of the root, attached to the bracket's end.
-    slope = jax.lax.stop_gradient(jnp.where(slope < 0.0, slope, -jnp.inf))
-    value = jnp.where(jnp.isfinite(value), value, 0.0)
-    answer = end - (value - jax.lax.stop_gradient(value)) / slope
-    answer = jnp.where(reachable, jnp.maximum(answer, 0.0), jnp.inf if law.upper else span)
-    return jnp.where((delta > 0.0) & (delta < 1.0), answer, jnp.nan)
-
-
-def _renyi(law: PrivacyLoss, alpha: jax.Array, direct: bool) -> jax.Array:
-    power = alpha - 1.0 if direct else -alpha
-    exponent = law.log_mass + power * _exact_losses(law)
-    return special.logsumexp(exponent, axis=-1) / (alpha - 1.0)
-
-
-def _tradeoff(law: PrivacyLoss, fpr: jax.Array, direct: bool) -> jax.Array:
-    loss = jnp.concatenate([_exact_losses(law), jnp.zeros((1,), jnp.float64)])
-    at = loss if direct else -loss
-    lines = 1.0 - _nodes_curve(law, at, direct) - fpr * jnp.exp(jnp.minimum(at, 700.0))
-    return jnp.clip(jnp.max(lines), 0.0, 1.0)
-
-
-def _nodes_curve(law: PrivacyLoss, epsilons: jax.Array, direct: bool) -> jax.Array:
-    return jax.lax.map(lambda e: _curve(law, e, direct), epsilons, batch_size=64)
+def _renyi(law, alpha, direct, single):
+    return readings.renyi(law, alpha, direct)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _answers, _checks, _divergences, _x64
+from jaxdp import _answers, _checks, _divergences, _tradeoff, _x64
 from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
 from jaxdp._methods import Analytic, Method, Renyi, check_method
 
@@ -223,9 +223,9 @@ def epsilon(
       True
     """
     argument = ("delta", delta, _checks.DELTA)
-    known = None if isinstance(delta, jax.core.Tracer) else np.asarray(delta)
-    pure = known is not None and known.dtype.kind in "iuf" and not known.any()
-    return _query(_pure_epsilon if pure else _epsilon, m, argument, direction, method, "up")
+    known = _checks.concrete("delta", delta)
+    pure = known is not None and not known.any()
+    return _query(_pure_epsilon if pure else scalar_epsilon, m, argument, direction, method, "up")
 
 
 def _pure_epsilon(m, delta, direction, method):  # no curve to search, no engine to compile
@@ -233,7 +233,8 @@ def _pure_epsilon(m, delta, direction, method):  # no curve to search, no engine
     return jnp.where(m._in_domain(), _answers.max_loss(m, direction), jnp.nan)
 
 
-def _epsilon(m, delta, direction, method):
+def scalar_epsilon(m, delta, direction, method):
+    """`epsilon` of one mechanism at one delta, inside the float64 island."""
     return _answers.epsilons(m, delta, direction, method, (1,))[0]
 
 
@@ -277,9 +278,9 @@ def renyi(m: Mechanism, alpha: ArrayLike, *, direction: Directions = "both") -> 
 
     :math:`R_\alpha(P\|Q) = \log E_Q[X^\alpha]/(\alpha - 1)` for remove, P and Q swapped for add;
     alpha = 1 is the Kullback-Leibler divergence, alpha = inf the max divergence. Exact for every
-    mechanism here and their compositions (Poisson-subsampled ones by quadrature, to 1e-12;
-    beyond alpha of about 100 sigma/sensitivity, and for a Poisson-subsampled composition, the
-    upper bound 1 - q + q E[X^alpha]).
+    mechanism here and their compositions (Poisson-subsampled ones by quadrature, to 1e-12 and
+    rounded up); of a Poisson-subsampled composition the least of the upper bounds that are known:
+    1 - q + q E[X^alpha], the composition itself, the largest loss.
 
     Args:
       m: a mechanism; its parameters broadcast against alpha.
@@ -345,7 +346,7 @@ def tradeoff(m: Mechanism, fpr: ArrayLike, *, method: Method | None = None) -> j
     _checks.check("fpr", fpr, _checks.PROBABILITY)
     chosen = Renyi() if method is None and not _curve.is_exact(m) else method
     return _x64.evaluate(
-        _answers.tradeoff, m, fpr, rounding="down", chunk=chunk_of(m, chosen), method=chosen
+        _tradeoff.tradeoff, m, fpr, rounding="down", chunk=chunk_of(m, chosen), method=chosen
     )
 
 

@@ -51,9 +51,17 @@ def _secant(s: _State, value: jax.Array) -> jax.Array:
 
 
 def _search(
-    f, start, relative_tolerance, absolute_tolerance, slope=None, parts: Parts | None = None
+    f,
+    start,
+    relative_tolerance,
+    absolute_tolerance,
+    slope=None,
+    parts: Parts | None = None,
+    floor: jax.Array | float = -jnp.inf,
 ) -> _State:
     """Newton's method aimed just across the root, until the bracket is as tight as the tolerance.
+
+    Points up to the floor count as violating.
 
     Steps that keep falling short of crossing are doubled, and those that would leave the bracket
     halve it: neither a misleading slope nor a flat or infinite value can stall or end the search.
@@ -87,7 +95,7 @@ def _search(
         bracketed = jnp.isfinite(good) & jnp.isfinite(bad)
         usable = (newton > bad) & (newton < good)
         middle = 0.5 * (bad + good)
-        blind = s.x + jnp.sign(across) * unit * growth
+        blind = s.x + jnp.where(satisfied, -1.0, 1.0) * unit * growth
         x = jnp.where(usable, newton, jnp.where(bracketed, middle, blind))
         over = (
             (good - bad <= tolerance) | ~jnp.isfinite(x) | (bracketed & ((x <= bad) | (x >= good)))
@@ -114,7 +122,7 @@ def _search(
     start = jnp.asarray(start, jnp.float64)
     state = _State(
         start,
-        jnp.full_like(start, -jnp.inf),
+        jnp.broadcast_to(jnp.asarray(floor, jnp.float64), start.shape),
         jnp.full_like(start, jnp.inf),
         jnp.full_like(start, jnp.nan),
         (start, jnp.full_like(start, jnp.nan)),
@@ -151,6 +159,42 @@ def safe_root(
     return safe_root_and_value(f, start, relative_tolerance, absolute_tolerance)[0]
 
 
+_ROUNDS = 24  # of a search that has to be confirmed
+_BLIND_STEP = 1e-3
+
+
+def _confirmed(
+    search: Callable[[jax.Array, jax.Array], _State],
+    start: jax.Array,
+    floor: jax.Array,
+    confirm: Callable[[jax.Array], jax.Array],
+    tolerance: float,
+) -> tuple[jax.Array, jax.Array]:
+    """Search, and where confirm is > 0 at the point found, again from further on: (good, value).
+
+    The next point is further by what confirm is off by, doubled every time; what is before it is
+    left behind, so that each later search is one look at the constraint or a few.
+    """
+
+    def again(state: tuple) -> tuple:
+        count, x, floor, *_ = state
+        found = search(x, floor)
+        some = jnp.isfinite(found.good)
+        off = confirm(jnp.where(some, found.good, x))
+        met = some & (off <= 0.0)
+        done = met | ~some
+        off = jnp.where(jnp.isfinite(off), jnp.minimum(off, 1.0), _BLIND_STEP)
+        step = jnp.exp2(count.astype(jnp.float64)) * jnp.maximum(off, tolerance)
+        ahead = jnp.where(some, found.good, x) + step
+        good = jnp.where(met, found.good, jnp.inf)
+        return count + 1, ahead, ahead - 0.5 * tolerance, good, found.value, done
+
+    nothing = jnp.full_like(start, jnp.inf), jnp.full_like(start, jnp.nan)
+    state = jnp.zeros((), jnp.int32), start, floor, *nothing, jnp.isnan(start)
+    state = jax.lax.while_loop(lambda s: ~s[-1] & (s[0] < _ROUNDS), again, state)
+    return state[3], state[4]
+
+
 def safe_root_and_value(
     f: Callable[[jax.Array], jax.Array],
     start: jax.Array,
@@ -158,6 +202,8 @@ def safe_root_and_value(
     absolute_tolerance: float,
     slope: jax.Array | None = None,
     parts: Parts | None = None,
+    floor: jax.Array | float = -jnp.inf,
+    confirm: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """`safe_root` and f there (without derivatives).
 
@@ -168,18 +214,32 @@ def safe_root_and_value(
       absolute_tolerance: of the bracket.
       slope: an estimate of f' < 0 near the root, to search without differentiating f.
       parts: with a slope, what f is the maximum of, to evaluate one at a time.
+      floor: points up to it count as violating.
+      confirm: has to be <= 0 as well at the point returned, which may then lie further on than
+        the root; it falls there, at about a rate of 1.
     """
     # (`lax.custom_root` traces derivatives of f whether or not anybody asks for them.)
     closed, operands = jax.closure_convert(f, start)
-    start, slope = jax.lax.stop_gradient((start, slope))
+    start, slope, floor = jax.lax.stop_gradient((start, slope, floor))
 
     @jax.custom_jvp
     def root(*operands):
-        def of(x):
-            return closed(x, *operands)
+        def search(x, floor):
+            return _search(
+                lambda x: closed(x, *operands),
+                x,
+                relative_tolerance,
+                absolute_tolerance,
+                slope,
+                parts,
+                floor,
+            )
 
-        state = _search(of, start, relative_tolerance, absolute_tolerance, slope, parts)
-        return state.good, state.value
+        if confirm is None:
+            state = search(start, floor)
+            return state.good, state.value
+        low = jnp.broadcast_to(jnp.asarray(floor, jnp.float64), jnp.shape(start))
+        return _confirmed(search, start, low, confirm, absolute_tolerance)
 
     @root.defjvp
     def _implicit(operands, tangents):

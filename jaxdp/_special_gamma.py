@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _special
+from jaxdp._special import log1p
 
 _SHIFT = 8  # mu is evaluated by its asymptotic series from here on: its error is below 1e-16
 _MU_SERIES = (
@@ -45,7 +46,7 @@ def stirling_remainder(x: jax.Array) -> jax.Array:
     product = jnp.ones_like(y)
     for i in range(_SHIFT):
         product = product * ((small + i) / y)
-    steps = (small - 0.5) * jnp.log1p(_SHIFT / small) - _SHIFT - jnp.log(product)
+    steps = (small - 0.5) * log1p(_SHIFT / small) - _SHIFT - jnp.log(product)
     far = _mu_far(jnp.where(near, y, x))
     return jnp.where(near, steps + far, far)
 
@@ -63,12 +64,12 @@ def log_gamma(x: jax.Array) -> jax.Array:
 def log_gamma_ratio(x: jax.Array, d: jax.Array) -> jax.Array:
     """log(Gamma(x + d)/Gamma(x)) for x > 0, x + d > 0; relative accuracy also for small d."""
     y = x + _SHIFT
-    far = (y - 0.5) * jnp.log1p(d / y) + d * (jnp.log(y + d) - 1.0) + _mu_far(y + d) - _mu_far(y)
+    far = (y - 0.5) * log1p(d / y) + d * (jnp.log(y + d) - 1.0) + _mu_far(y + d) - _mu_far(y)
     excess = jnp.zeros_like(y)  # prod_i (1 + d/(x + i)) - 1
     for i in range(_SHIFT):
         step = d / (x + i)
         excess = excess + step + excess * step
-    return far - jnp.log1p(excess)
+    return far - log1p(excess)
 
 
 def deviance(x: jax.Array, mean: jax.Array, excess: jax.Array) -> jax.Array:
@@ -114,4 +115,4 @@ def negative_binomial_log_pmf(k: jax.Array, r: jax.Array, p: jax.Array) -> jax.A
         - deviances[0]
         - deviances[1]
     )
-    return jnp.where(positive, log_pmf, r * jnp.log1p(-q))
+    return jnp.where(positive, log_pmf, r * jnp.log(p))

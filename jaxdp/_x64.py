@@ -26,6 +26,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
+from jaxdp import _special_subnormal
+
 Rounding = Literal["up", "down", "nearest"]
 
 # Up to this many scalar inputs the Jacobian is formed in forward mode; beyond it in reverse.
@@ -127,7 +129,7 @@ def _map_in_chunks(function, arrays, size: int, chunk: int) -> tuple[jax.Array, 
 
 def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
     core = job.core
-    leaves = [jnp.asarray(leaf, jnp.float64) for leaf in leaves]
+    leaves = [_special_subnormal.widen(leaf) for leaf in leaves]
     shapes = [_split_shape(x, n) for x, n in zip(leaves, core.core_ndims, strict=True)]
     batch = _batch_shape(leaves, core.core_ndims)
     if batch == ():

@@ -1,6 +1,8 @@
 """Wrong input: one test per argument and error; the message names the argument."""
 
 import contextlib
+import decimal
+import fractions
 
 import jax
 import jax.numpy as jnp
@@ -189,11 +191,111 @@ def test_pure_target_of_zero():
         calibrate.solve(jaxdp.Laplace, epsilon=0.0, delta=0.0)
 
 
-@pytest.mark.parametrize("value", ["1.0", None, 1j])
-def test_not_a_number(value):
-    """Breaks when text or a complex number is accepted as a parameter."""
+_NO_NUMBERS = {
+    "text": "1.0",
+    "texts": ["1.0"],
+    "bytes": b"1",
+    "none": None,
+    "complex": 1j,
+    "true": True,
+    "numpy-true": np.True_,
+    "truths": np.array([True]),
+    "true-among-numbers": [True, 2.0],
+    "object": object(),
+    "function": len,
+    "set": {1.0},
+    "dict": {},
+    "fraction": fractions.Fraction(1, 3),
+    "long-fraction": fractions.Fraction(10**5000),
+    "decimal": decimal.Decimal(1),
+    "ragged": [[1.0], [1.0, 2.0]],
+    "none-among-numbers": [None, 1.0],
+    "400-digits": 10**400,
+    "-5000-digits": -(10**5000),
+    "400-digits-among-numbers": [1, 10**400],
+    "many": np.full(900, NAN),
+}
+_TAKES_A_NUMBER = (
+    (jaxdp.Gaussian, "sigma"),
+    (lambda delta: jaxdp.ApproximateDP(1.0, delta), "delta"),
+    (lambda count: jaxdp.Repeated(GAUSSIAN, count), "count"),
+    (lambda q: jaxdp.PoissonSampled(GAUSSIAN, q), "sampling_probability"),
+    (lambda t: jaxdp.RandomAllocation(GAUSSIAN, t), "num_steps"),
+    (lambda k: jaxdp.RandomAllocation(GAUSSIAN, 5, k), "num_selected"),
+    (lambda p: jaxdp.FinitePair(p, [0.5, 0.5]), "p"),
+    (jaxdp.mixing_coefficients, "kernel"),
+    (lambda epsilon: jaxdp.mixing_coefficients(np.eye(2), epsilon), "epsilon"),
+    (jaxdp.Doeblin, "gamma"),
+    (lambda epsilon: jaxdp.delta(GAUSSIAN, epsilon), "epsilon"),
+    (lambda delta: jaxdp.epsilon(GAUSSIAN, delta), "delta"),
+    (lambda alpha: jaxdp.renyi(GAUSSIAN, alpha), "alpha"),
+    (lambda fpr: jaxdp.tradeoff(GAUSSIAN, fpr), "fpr"),
+    (lambda delta: jaxdp.privacy_loss(GAUSSIAN, delta=delta), "delta"),
+    (lambda orders: jaxdp.Renyi((orders,)), "orders"),
+    (lambda rho: jaxdp.zcdp_to_epsilon(rho, 1e-5), "rho"),
+    (lambda e: calibrate.solve(jaxdp.Gaussian, epsilon=e, delta=1e-5), "epsilon"),
+    (
+        lambda b: calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5, bracket=(b, 2.0)),
+        "bracket",
+    ),
+    (lambda n: jaxdp.kernel_power([[0.5, 0.5], [0.0, 1.0]], n), "steps"),
+)
+
+
+@pytest.mark.parametrize(("function", "name"), _TAKES_A_NUMBER, ids=[n for _, n in _TAKES_A_NUMBER])
+@pytest.mark.parametrize("value", _NO_NUMBERS.values(), ids=_NO_NUMBERS)
+def test_not_a_number(function, name, value):
+    """Breaks when what is no number is taken for one, is not named, or is printed in full."""
+    with pytest.raises((TypeError, ValueError), match=name) as caught:
+        function(value)
+    assert len(str(caught.value)) < 160
+
+
+@pytest.mark.parametrize(
+    "size", [True, 1000.0, "256", -(10**5000), 10**400, 300, 2**23], ids=lambda n: type(n).__name__
+)
+def test_grid_sizes(size):
+    """Breaks when a size that is none is taken, or printed in full."""
+    for make in (jaxdp.Numerical, lambda n: jaxdp.Decomposition(0.1, n), jaxdp.PosteriorSampling):
+        with pytest.raises(ValueError, match="grid_size") as caught:
+            make(size)
+        assert len(str(caught.value)) < 160
+
+
+def test_large_integers_are_numbers():
+    """Breaks when integers beyond 64 bits, which a float64 holds, are refused."""
+    assert jaxdp.Repeated(GAUSSIAN, 10**20).count == 1e20
+    assert jaxdp.Numerical(np.int64(256)).grid_size == 256
+
+
+@pytest.mark.parametrize("kind", [bool, np.complex64])
+def test_traced_truth_values_and_complex_numbers(kind):
+    """Breaks when what is no real number passes because it is traced."""
     with pytest.raises(TypeError, match="sigma"):
-        jaxdp.Gaussian(value)
+        jax.eval_shape(lambda x: jaxdp.Gaussian(x).sigma, jnp.ones((), kind))
+    with pytest.raises(TypeError, match="sigma"):
+        jax.eval_shape(lambda x: jaxdp.Gaussian([x, 1.0]).sigma, jnp.ones(()))
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [10**400, [1, 10**5000], np.ones(900), GAUSSIAN],
+    ids=("integer", "list", "array", "mechanism"),
+)
+def test_messages_about_structure_stay_short(thing):
+    """Breaks when a message holds a long value in full."""
+    calls = (
+        lambda: jaxdp.Repeated(thing, thing),
+        lambda: jaxdp.Composed(thing),
+        lambda: jaxdp.delta(GAUSSIAN, 1.0, direction=thing),
+        lambda: jaxdp.delta(GAUSSIAN, 1.0, method=thing),
+        lambda: calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5, bracket=thing),
+        lambda: calibrate.solve(thing, epsilon=1.0, delta=1e-5),
+    )
+    for call in calls:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call()
+        assert len(str(caught.value)) < 200
 
 
 def test_shapes_that_do_not_broadcast():
@@ -256,3 +358,15 @@ def test_checks_do_not_stop_tracing():
     """Breaks when a check on a traced value raises a TracerBoolConversionError."""
     with contextlib.nullcontext():
         assert np.isfinite(jax.jit(lambda s: jaxdp.delta(jaxdp.Gaussian(s), s))(1.0))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [jaxdp.Schedule(jaxdp.Laplace(np.ones((2, 3)))), jaxdp.FinitePair([0.5, 0.5], [0.25, 0.75])],
+    ids=("schedule", "pair"),
+)
+def test_schedules_of_what_has_axes_of_its_own(step):
+    """Breaks when such a schedule fails only inside of a query."""
+    for m in (step, jaxdp.Repeated(step, np.ones(3))):
+        with pytest.raises(ValueError, match="mechanism"):
+            jaxdp.Schedule(m)

@@ -167,3 +167,101 @@ def test_their_calibration_runs_on_ours():
     )
     m = [jaxdp.Gaussian(20.0 / n**0.5) for n in (steps, steps + 1)]
     assert float(jaxdp.epsilon(m[0], 1e-5)) <= 1.0 < float(jaxdp.epsilon(m[1], 1e-5))
+
+
+def test_events_merge_by_value_and_not_by_how_they_print():
+    """Breaks when steps whose parameters print alike are counted as one kind."""
+    half, exact = np.float16(0.1), 0.1
+    accountant = interop.Accountant().compose(dp_event.GaussianDpEvent(half), 1000)
+    accountant.compose(dp_event.GaussianDpEvent(exact)).compose(dp_event.GaussianDpEvent(exact))
+    mu = math.sqrt(1000.0 / float(half) ** 2 + 2.0 / exact**2)
+    with jax.enable_x64(True):
+        truth = float(jaxdp.gdp_to_epsilon(mu, 1e-5))
+    assert truth <= accountant.get_epsilon(1e-5) <= truth * (1 + 1e-9)
+    assert sorted(accountant._counts.values()) == [2, 1000]
+    near = interop.Accountant()
+    for p in (0.3, np.nextafter(0.3, 1.0), np.float64(0.3)):
+        near.compose(
+            dp_event.PoissonSampledDpEvent(
+                p, dp_event.SelfComposedDpEvent(dp_event.LaplaceDpEvent(np.float32(3.0)), 2)
+            )
+        )
+    assert sorted(near._counts.values()) == [1, 2]
+    response = interop.from_dp_event(
+        dp_event.RandomizedResponseDpEvent(half, 3), RELATIONS.REPLACE_ONE
+    )
+    assert response.p.dtype == np.float64
+    np.testing.assert_allclose(response.p[1], float(half) / 3.0, rtol=1e-15)
+
+
+GAUSSIAN = dp_event.GaussianDpEvent(1.0)
+_NOISES = (-1.0, float("nan"), "1", None, True, 1j, 10**400, [1.0])
+_RATES = (-0.1, 1.1, float("nan"), float("inf"), True, "0.5", None)
+_COUNTS = (-1, 0, 1.5, float("nan"), True, "2", None, 10**400)
+
+
+@pytest.mark.parametrize(
+    ("event", "name"),
+    [
+        *[(kind(x), "noise_multiplier") for x in _NOISES
+          for kind in (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent)],
+        *[(dp_event.DiscreteLaplaceDpEvent(x, 1), "noise_parameter") for x in _NOISES],
+        *[(dp_event.DiscreteLaplaceDpEvent(1.0, x), "sensitivity") for x in _COUNTS if x != 0],
+        *[(dp_event.PoissonSampledDpEvent(x, GAUSSIAN), "sampling_probability") for x in _RATES],
+        *[(dp_event.SelfComposedDpEvent(GAUSSIAN, x), "count") for x in _COUNTS],
+        *[(dp_event.RandomizedResponseDpEvent(x, 3), "noise_parameter") for x in _RATES],
+        *[(dp_event.RandomizedResponseDpEvent(0.1, x), "num_buckets") for x in _COUNTS],
+        *[(dp_event.MixtureOfGaussiansDpEvent(x, [0.0, 1.0], [0.5, 0.5]), "standard_deviation")
+          for x in _NOISES],
+        *[(dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, x], [0.5, 0.5]), "sensitivities")
+          for x in (float("nan"), float("inf"), "1", None)],
+        *[(dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, 1.0], x), "sampling_probs")
+          for x in ([1.5, -0.5], [0.5, 0.4], [float("nan"), 1.0], [0.5, 0.6], [1.0], [], None)],
+        *[(dp_event.SingleEpochTreeAggregationDpEvent(1.0, x), "step_counts")
+          for x in (0, -3, 1.5, [3, 0], [], None, "3", float("nan"))],
+        *[(dp_event.SingleEpochTreeAggregationDpEvent(x, 3), "noise_multiplier") for x in _NOISES],
+        (dp_event.ComposedDpEvent(3), "events"),
+    ],
+)  # fmt: skip
+def test_invalid_parameters_are_named_and_never_private(event, name):
+    """Breaks when a wrong parameter reveals nothing, or is cut to a right one, however nested."""
+    relation = RELATIONS.REPLACE_SPECIAL
+    nested = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(GAUSSIAN, 3), event])
+    for outer in (event, nested, dp_event.PoissonSampledDpEvent(0.0, event)):
+        with pytest.raises((ValueError, TypeError), match=name) as caught:
+            interop.from_dp_event(outer, relation)
+        assert len(str(caught.value)) < 200
+    accountant = interop.Accountant(relation)
+    with pytest.raises((ValueError, TypeError), match=name):
+        accountant.compose(nested)
+    assert accountant.ledger == dp_event.NoOpDpEvent()
+    assert accountant.get_epsilon(1e-5) == 0.0
+
+
+def test_noise_of_nothing_and_of_everything():
+    """Breaks when infinite noise fails, or noise below what programs tell from 0 is trusted."""
+    special = RELATIONS.REPLACE_SPECIAL
+    for kind in (dp_event.GaussianDpEvent, dp_event.LaplaceDpEvent):
+        nothing = interop.Accountant(special).compose(kind(float("inf")), 7)
+        assert (nothing.get_epsilon(0.0), nothing.get_delta(0.5)) == (0.0, 0.0)
+        assert nothing.get_delta(-1.0) == pytest.approx(1.0 - math.exp(-1.0))
+        for scale in (0.0, -0.0, 5e-324):
+            everything = interop.Accountant(special).compose(kind(scale))
+            assert (everything.get_epsilon(0.5), everything.get_delta(9.0)) == (math.inf, 1.0)
+    assert (
+        interop.Accountant(special)
+        .compose(dp_event.MixtureOfGaussiansDpEvent(1.0, [0.0, 3.0], [1.0, 0.0]))
+        .get_epsilon(0.0)
+        == 0.0
+    )
+    rounded = dp_event.MixtureOfGaussiansDpEvent(2.0, [0.0, 1.0], np.float32([0.9, 0.1]))
+    assert interop.from_dp_event(rounded).sampling_probability >= float(np.float32(0.1))
+    with pytest.raises((ValueError, TypeError), match="target_delta"):
+        nothing.get_epsilon(float("nan"))
+    with pytest.raises((ValueError, TypeError), match="target_epsilon"):
+        nothing.get_delta(True)
+    for count in (0, -1, 1.5, True):
+        with pytest.raises((ValueError, TypeError), match="count"):
+            interop.Accountant().compose(GAUSSIAN, count)
+    with pytest.raises(TypeError, match="neighboring_relation"):
+        interop.from_dp_event(GAUSSIAN, "add")

@@ -296,3 +296,146 @@ def test_traced_settings_outside_their_domain_are_never_private():
     assert np.isnan(jax.jit(spent)(-1.0))
     budget = training.init_filter(epsilon=1.0, delta=1e-5)
     assert not bool(jax.jit(lambda s: training.fits(budget, sigma=s))(jnp.nan))
+
+
+_BAD_COUNTS = (-15, 0.9, float("nan"), float("inf"), True, "1", None, 10**400)
+
+
+@pytest.mark.parametrize("count", _BAD_COUNTS, ids=lambda c: str(c)[:8])
+def test_counts_that_are_known_and_wrong_are_refused_by_every_state(count):
+    """Breaks when steps are taken back, cut to an integer or lost, by any of the three states."""
+    budget = training.init_filter(epsilon=1.0, delta=1e-5)
+    calls = (
+        lambda: training.update(training.init_fixed(jaxdp.Gaussian(1.0)), count=count),
+        lambda: training.update(training.init(), sigma=1.0, count=count),
+        lambda: training.update(budget, sigma=1.0, count=count),
+        lambda: training.fits(budget, sigma=1.0, count=count),
+    )
+    for call in calls:
+        with pytest.raises((ValueError, TypeError), match="count") as caught:
+            call()
+        assert len(str(caught.value)) < 120
+
+
+def test_fixed_schedules_count_far_beyond_32_bits():
+    """Breaks when a counter wraps, rounds down, or forgets that a count was not valid."""
+    phases = (jaxdp.Gaussian(1e5), 3_000_000_000), jaxdp.Gaussian(2e5)
+    one, two = (
+        training.init_fixed(jaxdp.Gaussian(1e5), method=None),
+        training.init_fixed(*phases, method=None),
+    )
+    spent = jax.jit(
+        lambda state, n: training.epsilon(training.update(training.update(state, count=n)), 1e-5)
+    )
+    many = np.asarray([0.0, 1e6, 2.0**31, 4e9, 1e12])
+    known = [float(training.epsilon(training.update(one, count=n), 1e-5)) for n in many[3:]]
+    mu = np.sqrt(many[1:] + 1.0) / 1e5
+    np.testing.assert_allclose(known, jaxdp.gdp_to_epsilon(mu[2:], 1e-5), rtol=1e-6)
+    found = jax.vmap(lambda n: spent(one, n))(many.astype(np.float32))
+    np.testing.assert_allclose(found[1:], jaxdp.gdp_to_epsilon(mu, 1e-5), rtol=1e-6)
+    assert np.all(np.asarray(known, float) >= np.asarray(jaxdp.gdp_to_epsilon(mu[2:], 1e-5)))
+    late = float(training.epsilon(training.update(two, count=4_000_000_000), 1e-5))
+    mu = np.sqrt(3e9 / 1e10 + 1e9 / 4e10)
+    assert late == pytest.approx(float(jaxdp.gdp_to_epsilon(mu, 1e-5)), rel=1e-6)
+    for kind in (jnp.uint32, jnp.int32, jnp.int8, jnp.float16):
+        assert np.isfinite(spent(one, jnp.asarray(3, kind)))
+    assert spent(one, jnp.asarray(4e9, jnp.uint32)) == pytest.approx(known[0], rel=1e-6)
+    bad = jax.vmap(lambda n: spent(one, n))(jnp.asarray([-15.0, 0.9, jnp.nan, jnp.inf]))
+    assert np.all(np.isnan(bad))
+    assert np.isnan(spent(one, jnp.asarray(-15)))
+    assert spent(one, jnp.asarray(1e30)) == jnp.inf
+    counts = training.update(training.update(one, count=2**59 - 2))
+    assert (int(counts.steps), counts.counter.tolist()) == (2**31 - 1, [2**29 - 1, 2**30 - 1])
+    assert training.epsilon(training.update(counts), 1e-5) == jnp.inf
+    assert int(training.update(one, count=7).steps) == 7
+
+
+def test_a_fixed_schedule_takes_no_settings():
+    """Breaks when settings are accepted and ignored."""
+    fixed = training.init_fixed(jaxdp.Gaussian(1.0))
+    with pytest.raises(ValueError, match="sampling_probability must not be given"):
+        training.update(fixed, sampling_probability=0.1)
+    with pytest.raises(ValueError, match="sigma must not be given"):
+        training.update(fixed, sigma=1.0)
+    with pytest.raises(ValueError, match="sampling_probability must not be given"):
+        training.track_privacy(optax.sgd(1.0), sampling_probability=0.1, accountant=fixed)
+    optimiser = training.track_privacy(optax.sgd(1.0), accountant=fixed)
+    state = optimiser.init(jnp.ones(2))
+    with pytest.raises(ValueError, match="noise_multiplier must not be given"):
+        optimiser.update(jnp.ones(2), state, noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        training.track_privacy(optax.sgd(1.0), noise_multiplier=-1.0)
+    with pytest.raises(TypeError, match="state"):
+        training.fits(fixed, sigma=1.0)
+    with pytest.raises(TypeError, match="state"):
+        training.update((), sigma=1.0)
+
+
+_SETTINGS = np.asarray(  # sigma, sampling probability, count; the first ten are not valid
+    [
+        *[(1.0, 0.1, n) for n in (-3.0, 0.5, np.nan, np.inf)],
+        *[(s, 0.1, 1.0) for s in (-1.0, 0.0, np.inf)],
+        *[(1.0, q, 0.0) for q in (0.0, 1.5, np.nan)],
+        *[(1e-20, 0.1, 1.0), (1e30, 0.1, 1.0), (1e30, 1e-30, 1.0), (3e38, 1.0, 1e30)],
+    ]
+)
+
+
+def test_traced_settings_out_of_domain_are_never_private_and_extremes_are_answered():
+    """Breaks when a bad setting gives a finite epsilon or fits, or a good one gives nan."""
+    budget = training.init_filter(epsilon=1.0, delta=1e-5)
+
+    @jax.jit
+    @jax.vmap
+    def spent(sigma, q, n):
+        settings = {"sigma": sigma, "sampling_probability": q, "count": n}
+        after = training.update(training.init((2.0, 4.5, 32.0)), **settings)
+        later = training.update(after, sigma=5.0)
+        fits = training.fits(budget, **settings)
+        still = training.fits(training.update(budget, **settings), sigma=1e3)
+        return training.epsilon(after, 1e-5), training.epsilon(later, 1e-5), fits, still
+
+    after, later, fits, still = spent(*jnp.asarray(_SETTINGS.T, jnp.float32))
+    assert np.all(np.isnan(after[:10]) & np.isnan(later[:10]))
+    assert not np.any(fits[:10] | still[:10])
+    assert after[10] == later[10] == np.inf  # within 1e40 of the truth, no float32 is
+    assert np.all(np.isfinite(after[11:]) & (after[11:] > 0.0))
+    np.testing.assert_array_equal(fits[10:], [False, True, True, True])
+
+
+@pytest.mark.parametrize("x64", [False, True])
+def test_known_extremes_are_answered_on_the_safe_side(x64):
+    """Breaks when squares overflow, subnormal numbers are taken for 0 or steps are free."""
+    with jax.enable_x64(x64):
+        empty = training.init((2.0, 4.5, 32.0))
+
+        def spent(sigma, q, n):
+            state = training.update(empty, sigma=sigma, sampling_probability=q, count=n)
+            return float(training.epsilon(training.update(state, sigma=sigma, count=0), 1e-5))
+
+        assert spent(1e-160, 0.1, 1) == spent(5e-324, 1.0, 1) == np.inf
+        assert spent(1.0, 0.1, 1e300) > 1e38
+        nothing = [spent(1e160, 0.1, 1), spent(1e308, 1.0, 10**15), spent(3.0, 5e-324, 1)]
+        assert np.all(np.isfinite(nothing))
+        assert min(nothing) > 0.0
+        assert max(nothing) < 0.3
+        assert spent(1e-160, 1e-300, 0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "name"),
+    [
+        *[(e, 1e-5, "epsilon") for e in (0.0, np.inf, np.nan, True, "1", np.ones(2), 10**400)],
+        *[(1.0, d, "delta") for d in (0.0, 1.0, np.nan, -1e-9, None)],
+    ],
+)
+def test_filters_refuse_targets_outside_their_domains(epsilon, delta, name):
+    """Breaks when a filter without a meaning is built."""
+    with pytest.raises((ValueError, TypeError), match=name):
+        training.init_filter(epsilon=epsilon, delta=delta)
+
+
+def test_a_filter_of_a_vast_budget_lets_everything_pass():
+    """Breaks when the budget overflows to nan."""
+    budget = training.init_filter(epsilon=1e308, delta=5e-324)
+    assert bool(training.fits(budget, sigma=1.0, count=10**6))

@@ -96,7 +96,8 @@ def estimate_delta(
       (True, True)
     """
     if not isinstance(m, RandomAllocation) or not _has_quantile(m.mechanism):
-        raise TypeError(f"m must be a RandomAllocation of Gaussian, Laplace or response, got {m!r}")
+        got = _checks.shown(m)
+        raise TypeError(f"m must be a RandomAllocation of Gaussian, Laplace or response, got {got}")
     if m.split:
         raise ValueError("m must have num_selected = num_epochs = 1")
     steps = _checks.concrete("num_steps", m.num_steps)
@@ -104,8 +105,9 @@ def estimate_delta(
         raise ValueError("num_steps must be one known integer")
     _checks.check("epsilon", epsilon, _checks.REAL)
     _checks.check_choice("direction", direction, ("remove", "add"))
-    if not isinstance(num_samples, int) or num_samples < 2:
-        raise ValueError(f"num_samples must be an integer >= 2, got {num_samples!r}")
+    if not isinstance(num_samples, int) or not 2 <= num_samples < 2**63:
+        got = _checks.shown(num_samples)
+        raise ValueError(f"num_samples must be an integer from 2 to 2^63, got {got}")
     _checks.check("confidence", confidence, _checks.OPEN_DELTA)
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     value, low, high = _x64.evaluate(

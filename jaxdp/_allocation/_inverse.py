@@ -13,22 +13,41 @@ is analytic in a strip around the window that matters, and the trapezoid rule th
 Always valid, for every base and without quadrature: E[A^-b] <= E[X^-b] (Jensen, copies averaged)
 and, A being at least the geometric mean, E[A^-b] <= E[X^{-b/t}]^t. They close the formula where the
 window or the nodes do not suffice.
+
+Steps that can fail have X = 0 with probability f under Q. With K ~ Bin(t, 1 - f) the number of
+steps that did not fail, and Y the law of X given X > 0, they leave
+
+    E[A^-b; A > 0] = sum_{k >= 1} P{K = k} (t/k)^b E[((Y_1 + ... + Y_k)/k)^-b]
+                  <= E[Y^-b] sum_{k >= 1} P{K = k} (t/k)^b,
+
+since averaging lowers a convex expectation. The sum is taken over intervals of k, to the right of
+the middle intervals of t - k; with KL(x, p) the divergence of two coins each has at most
+
+    P{K = k} <= sqrt(t/(2 pi k (t - k))) e^{-t KL(k/t, 1 - f)}
+
+(Robbins 1955), at the point nearest the mean, times the number of its points, and no more than 1.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdp import _divergences, _special, _special_gamma
 from jaxdp._mechanisms import Laplace, Mechanism, RandomizedResponse
 from jaxdp._mechanisms._gaussian import GaussianFamily
+from jaxdp._special import log1p
 
 _SCAN, _ZOOM, _NODES = 128, 48, 128
 _DROP = 45.0  # what is below e^-45 of the peak is left out
 _Z_NODES, _Z_ROUGH = 360, 90
 _SLACK = 2e-12
+# Starts of intervals of integers: one each up to 64, then 3 % longer each time, to 2^53.
+_STARTS = np.unique(
+    np.concatenate([np.arange(1.0, 65.0), np.floor(np.geomspace(64.0, 2.0**53, 1200))])
+)
 
 
 class Nodes(NamedTuple):
@@ -76,7 +95,7 @@ def _log_integrand(nodes: Nodes, t: jax.Array, log_u: jax.Array) -> jax.Array:
     for k in range(19, 2, -1):
         near = (1.0 - series * near) / k
     near = 0.5 * series * series * (1.0 - series * near)
-    close = jnp.log1p(jnp.sum(jnp.exp(nodes.log_weights) * jnp.where(far, direct, near)))
+    close = log1p(jnp.sum(jnp.exp(nodes.log_weights) * jnp.where(far, direct, near)))
     close = _special.log_expm1(jnp.maximum(t * close, 1e-300)) - jnp.where(small, t * x, 0.0)
     log_phi = _special.logsumexp(nodes.log_weights - x * jnp.exp(nodes.loss))
     gap = -t * jnp.where(small, 1.0, x + log_phi)
@@ -137,10 +156,53 @@ def add_rate(m: Mechanism | None, base, t: jax.Array, s: jax.Array) -> jax.Array
       m: the mechanism if it is one step.
       base: its cumulant rate.
     """
-    b = jnp.maximum(-s, 0.0)
+    b = jnp.where(s <= 0.0, -s, 0.0)  # at s = 0 the slope of -s
     geometric = (t + b) / (t * (1.0 + b)) * base(-b / t)
     bound = jnp.minimum(base(-b), jnp.where(jnp.isnan(geometric), jnp.inf, geometric))
     if m is None or nodes_of(m, t, b) is None:
         return bound
     exact, trusted = inverse_rate(m, t, b)
     return jnp.where(trusted, jnp.minimum(exact, bound), bound)
+
+
+def _log_coin(x: jax.Array, log_p: jax.Array, log_rest: jax.Array) -> jax.Array:
+    """KL(x, p) of two coins, 0 <= x <= 1."""
+    heads = jnp.where(x > 0.0, x * (jnp.log(jnp.where(x > 0.0, x, 1.0)) - log_p), 0.0)
+    y = 1.0 - x
+    tails = jnp.where(y > 0.0, y * (jnp.log(jnp.where(y > 0.0, y, 1.0)) - log_rest), 0.0)
+    return jnp.maximum(heads + tails, 0.0)
+
+
+def _log_successes(log_failure: jax.Array, t: jax.Array, b: jax.Array) -> jax.Array:
+    """An upper bound on log E[(t/K)^b; K >= 1], K ~ Bin(t, 1 - failure)."""
+    log_success = _special.log1mexp(log_failure)
+    mean = t * jnp.exp(log_success)
+    first, last = jnp.asarray(_STARTS), jnp.asarray(np.append(_STARTS[1:] - 1.0, 2.0**53))
+    half = jnp.floor(0.5 * t)
+
+    def total(low: jax.Array, high: jax.Array) -> jax.Array:
+        """The intervals low .. high of k, those with high < low left out."""
+        some = (low >= 1.0) & (high >= low) & (high <= t - 1.0)
+        low, high = jnp.where(some, low, 1.0), jnp.where(some, high, 1.0)
+        n = jnp.where(some, t, 2.0)
+        ends = jnp.maximum(1.0 / low + 1.0 / (n - low), 1.0 / high + 1.0 / (n - high))
+        log_most = jnp.log(high - low + 1.0) + 0.5 * jnp.log(ends / (2.0 * jnp.pi))
+        divergence = n * _log_coin(jnp.clip(mean, low, high) / n, log_success, log_failure)
+        slack = _SLACK * (1.0 + divergence) + 2.0**-50 * n
+        log = jnp.minimum(log_most - divergence + slack, 0.0) + b * jnp.log(n / low)
+        return _special.logsumexp(jnp.where(some, log, -jnp.inf))
+
+    left = total(first, jnp.minimum(last, half))
+    right = total(jnp.maximum(t - last, half + 1.0), t - first)
+    return _divergences.log_add(left, right, t * log_success)
+
+
+def failing_add_rate(log_failure: jax.Array, base, t: jax.Array, s: jax.Array) -> jax.Array:
+    """An upper bound on log E[A^s; A > 0]/(s (s - 1)), s < 0, of steps that can fail."""
+    b = jnp.maximum(-s, 0.0)
+    some = log_failure > -jnp.inf
+    log_failure = jnp.where(some, log_failure, -1.0)
+    scale = jnp.where(b > 0.0, b * (b + 1.0), 1.0)
+    one = b * (b + 1.0) * base(-b) - _special.log1mexp(log_failure)
+    log = one + _log_successes(log_failure, t, b)
+    return log / scale + _SLACK * (1.0 + jnp.abs(log)) / scale

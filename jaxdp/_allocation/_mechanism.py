@@ -15,10 +15,11 @@ from jaxdp._mechanisms import Average, Direction, Mechanism, mechanism, require_
 from jaxdp._mechanisms._base import Term
 from jaxdp._mechanisms._combinators import Composition
 from jaxdp._mechanisms._curve import canonical_terms, single
+from jaxdp._special import log1p
 
 _AT_LEAST_ONE = _checks.Domain("finite and >= 1", lambda x: (x >= 1) & (abs(x) < np.inf))
 _TABLE = np.geomspace(0.05, 3e5, 224)  # orders less 1 that a search in the add direction knows
-_LONG = 1e5
+_LONG = (3e4, 1e5)  # steps of a block for which lattices are twice and four times as fine
 _SMALL_ORDERS = 256  # a search over all orders wants more of them only where t is large
 
 
@@ -33,7 +34,7 @@ class Block(Average):
     Attributes:
       needed: 0 for blocks that occur no times, whose moments are not computed then; None for
         those that surely occur.
-      long: (None,) for more steps than a lattice of the usual size is fine enough for, else ().
+      long: one None for each doubling of the lattice that so many steps need.
     """
 
     mechanism: Mechanism
@@ -50,7 +51,9 @@ class Block(Average):
         return self.mechanism._in_domain() & (self.num_steps >= 1.0)
 
     def _base_rate(self) -> Callable[[jax.Array], jax.Array]:
-        parts = [(t.multiplicity, t.mechanism._rate) for t in canonical_terms(self.mechanism)]
+        parts = [
+            (t.multiplicity, t.mechanism._rate_function()) for t in canonical_terms(self.mechanism)
+        ]
         return lambda s: sum(n * rate(s) for n, rate in parts)
 
     def _prepare_rate(
@@ -77,44 +80,54 @@ class Block(Average):
         finite = jnp.where(jnp.isnan(values), jnp.inf, p * (p - 1.0) * values)
         log_d = jnp.where(p >= 2.0, jnp.minimum(finite, _series.LARGEST), 0.0)
         # the part with finite loss has E X = 1 - tau: its moments are those of X/(1 - tau), scaled
-        log_mean = jnp.log1p(-jnp.exp(self.mechanism._log_failure("remove")))
+        log_mean = log1p(-jnp.exp(self.mechanism._log_failure("remove")))
         log_d = jnp.where(p >= 2.0, jnp.maximum(log_d - p * log_mean, 0.0), 0.0)
         log_m, known = _series.average_log_moments(log_d, self.num_steps, small)
         return jnp.where(known, log_m + p * log_mean, jnp.inf)
 
     def _remove_rate(self, log_moments: jax.Array, s: jax.Array) -> jax.Array:
-        """k(s), s >= 1: the logarithm of the moment interpolated, or the bound of one step."""
+        """k(s), s >= 1: the logarithm of the moment interpolated, or the bound of one step.
+
+        At an integer the slope in s is the one to the right, and that to the left where no more
+        moments are known.
+        """
         top = log_moments.shape[0] - 1
+        known = jnp.isfinite(log_moments)
         below = jnp.clip(jnp.floor(s), 1.0, top - 1.0)
-        share = s - below
         index = below.astype(jnp.int32)
-        left, right = log_moments[index], log_moments[index + 1]
-        right = jnp.where(share > 0.0, share * jnp.where(share > 0.0, right, 0.0), 0.0)
+        last = (s == below) & (index > 1) & known[index] & ~known[index + 1]
+        index = jnp.where(last, index - 1, index)
+        ends = known[index] & known[index + 1] & (s <= top)
+        left, right = (jnp.where(ends, log_moments[i], 0.0) for i in (index, index + 1))
+        share = s - index.astype(jnp.float64)
         first = index == 1  # log E X^s <= (s - 1) log E X^2, whatever s - 1: no division by it
-        log = jnp.where(share < 1.0, (1.0 - share) * left, 0.0) + right
         rate = jnp.where(
             first,
-            log_moments[2] / jnp.where(first, s, 2.0),
-            log / jnp.where(first, 2.0, s * (s - 1.0)),
+            right / jnp.where(first, s, 2.0),
+            (left + share * (right - left)) / jnp.where(first, 2.0, s * (s - 1.0)),
         )
-        rate = jnp.where((s <= top) & jnp.isfinite(rate), rate, jnp.inf)
-        return jnp.minimum(rate, self._base_rate()(s))
+        base = self._base_rate()(s)
+        return jnp.where(ends & (rate < base), rate, base)
 
     def _add_rate(self, s: jax.Array) -> jax.Array:
         step = single(canonical_terms(self.mechanism))
-        revealing = self.mechanism._log_failure("add") > -jnp.inf
         base = self._base_rate()
         averaged = _inverse.add_rate(step, base, self.num_steps, s)
-        return jnp.where(revealing, base(s), averaged)
+        if step is not None and not step._may_fail():
+            return averaged
+        log_failure = self.mechanism._log_failure("add")
+        failing = _inverse.failing_add_rate(log_failure, base, self.num_steps, s)
+        return jnp.where(log_failure > -jnp.inf, failing, averaged)
 
     def _interpolated_add_rate(self) -> Callable[[jax.Array], jax.Array]:
-        """An upper bound: log E X^-b is convex in b, 0 at b = 0, hence below its chords."""
+        """An upper bound: log E A^-b, A > 0, is convex in b, <= 0 at b = 0: below its chords."""
         b = jnp.asarray(np.concatenate([[0.0], _TABLE]))
         log = b * (b + 1.0) * jax.vmap(self._add_rate)(-b)
         base = self._base_rate()
+        revealing = self.mechanism._log_failure("add") > -jnp.inf
 
         def rate(s: jax.Array) -> jax.Array:
-            order = jnp.clip(-s, 0.0, None)
+            order = jnp.where(s <= 0.0, -s, 0.0)
             index = jnp.sum((b[1:-1] <= order).astype(jnp.int32))
             left, right = b[index], b[index + 1]
             share = (order - left) / (right - left)
@@ -126,7 +139,8 @@ class Block(Average):
                 / jnp.where(first, 1.0, order * (order + 1.0)),
             )
             value = jnp.where((order <= b[-1]) & jnp.isfinite(value), value, jnp.inf)
-            return jnp.minimum(value, base(s))
+            # one step may fail where the average does not: its moment is of less mass
+            return jnp.where(revealing, value, jnp.minimum(value, base(s)))
 
         return rate
 
@@ -145,9 +159,16 @@ class Block(Average):
         revealing = self.mechanism._log_failure("add") > -jnp.inf
         return jnp.where(revealing, low - jnp.log(self.num_steps), low), high
 
+    def _range_ulps(self) -> Any:
+        return self.mechanism._range_ulps() + 4.0
+
     def _log_failure(self, direction: Direction) -> jax.Array:
-        """remove: that of the step chosen; add: at most that of one step (all have to fail)."""
-        return self.mechanism._log_failure(direction)
+        """remove: that of the step chosen; add: A = 0 where X = 0 in all t steps."""
+        inner = self.mechanism._log_failure(direction)
+        if direction == "remove":
+            return inner
+        some = inner > -jnp.inf
+        return jnp.where(some, self.num_steps * jnp.where(some, inner, 0.0), -jnp.inf)
 
     def _symmetric(self) -> bool:
         return False
@@ -195,7 +216,7 @@ class RandomAllocation(Composition):
     # Decides the structure and holds no parameter: () if k = 1 and one epoch are known, (None,)
     # if k = 1 is, (None, None, None) if k is known to divide t, (None, None) otherwise.
     split: Any = dataclasses.field(init=False, repr=False, default=())
-    # Likewise: (None,) if blocks are known to be long, see `Block`.
+    # Likewise, of blocks that are known to be long: see `Block`.
     long: Any = dataclasses.field(init=False, repr=False, default=())
 
     _domains: ClassVar = {
@@ -210,17 +231,18 @@ class RandomAllocation(Composition):
         steps = _checks.concrete("num_steps", self.num_steps)
         selected = _checks.concrete("num_selected", self.num_selected)
         if steps is not None and selected is not None and np.any(selected > steps):
-            raise ValueError(f"num_selected must be <= num_steps, got {selected} > {steps}")
+            got = f"{_checks.shown(selected.tolist())} > {_checks.shown(steps.tolist())}"
+            raise ValueError(f"num_selected must be <= num_steps, got {got}")
         epochs = _checks.concrete("num_epochs", self.num_epochs)
         one = selected is not None and bool(np.all(selected == 1))
         once = one and epochs is not None and bool(np.all(epochs == 1))
-        even = long = False
+        even, length = False, 0
         if steps is not None and selected is not None:
             even = bool(np.all(np.remainder(steps, selected) == 0))
-            long = bool(np.any(steps > _LONG * selected))
+            length = sum(bool(np.any(steps > bound * selected)) for bound in _LONG)
         split = (None, None, None) if even else (None, None)
         object.__setattr__(self, "split", () if once else (None,) if one else split)
-        object.__setattr__(self, "long", (None,) if long else ())
+        object.__setattr__(self, "long", (None,) * length)
 
     def _in_domain(self) -> jax.Array:
         inside = self.mechanism._in_domain() & (self.num_selected <= self.num_steps)

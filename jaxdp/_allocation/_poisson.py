@@ -37,6 +37,7 @@ from jaxdp._mechanisms import Average, Composed, Direction, Mechanism, PoissonSa
 from jaxdp._mechanisms._base import Term
 from jaxdp._mechanisms._curve import canonical_terms, single
 from jaxdp._methods import Decomposition, PosteriorSampling
+from jaxdp._special import log1p
 
 _RATES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of 1/t: small rates are better for small epsilon
 _SHARES = (0.5, 0.1, 0.01, 1e-3)  # of delta that the truncated posterior may take
@@ -54,7 +55,7 @@ def conditional(
     epsilon: jax.Array, rate: jax.Array, t: jax.Array, direction: Direction
 ) -> Conditional:
     """H_{e^eps}(A) <= e^log_factor H_{e^epsilon}(P), see the module's docstring."""
-    joined = -jnp.expm1(t * jnp.log1p(-rate))
+    joined = -jnp.expm1(t * log1p(-rate))
     if direction == "remove":
         return Conditional(_divergences.sampled_loss(epsilon, joined), -jnp.log(joined))
     missed = _divergences.log_positive(1.0 - joined)
@@ -64,9 +65,9 @@ def conditional(
 
 def allocated(epsilon: jax.Array, rate: jax.Array, t: jax.Array, direction: Direction) -> jax.Array:
     """The epsilon of allocation at which `conditional` asks for this one; inf if there is none."""
-    joined = -jnp.expm1(t * jnp.log1p(-rate))
+    joined = -jnp.expm1(t * log1p(-rate))
     if direction == "remove":
-        return jnp.log1p(jnp.expm1(epsilon) / joined)
+        return log1p(jnp.expm1(epsilon) / joined)
     rest = 1.0 - jnp.exp(epsilon) * (1.0 - joined)
     return jnp.where(
         rest > 0.0, epsilon + jnp.log(joined) - _divergences.log_positive(rest), jnp.inf
@@ -115,6 +116,8 @@ def check(m: Mechanism, method: Decomposition | PosteriorSampling) -> None:
         raise ValueError("method: PosteriorSampling() is for compositions with RandomAllocation")
     if any(single(canonical_terms(s.mechanism)) is None for s in steps):
         raise ValueError("method: a composition inside an allocation has no one-step law")
+    if not _numerical.has_law(m):
+        raise ValueError(f"method: {type(method).__name__}() needs loss laws, use Renyi()")
 
 
 def _engine(m: Mechanism, epsilon: jax.Array, d: Direction, grid_size: int | None) -> jax.Array:
@@ -166,7 +169,7 @@ def _decomposition_epsilon(
     assert block is not None  # as `check` saw to
     t = block.num_steps
     rate = _rates(block, method)[0]
-    aim = log_target + jnp.log(-jnp.expm1(t * jnp.log1p(-rate)))
+    aim = log_target + jnp.log(-jnp.expm1(t * log1p(-rate)))
     scheme = Repeated(PoissonSampled(block.mechanism, rate), t)
     moved = allocated(_numerical.epsilon(scheme, aim, d, (1,), method.grid_size)[0], rate, t, d)
 
@@ -229,7 +232,7 @@ def _posterior_epsilon(
 ) -> jax.Array:
     def one(share):
         scheme = _posterior_scheme(m, log_delta + jnp.log(share))
-        rest = log_delta + jnp.log1p(-share) - _SLACK
+        rest = log_delta + log1p(-share) - _SLACK
         return _numerical.epsilon(scheme, rest, d, (1,), method.grid_size)[0]
 
     return jnp.min(jax.vmap(one)(jnp.asarray(_SHARES)))

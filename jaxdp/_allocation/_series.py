@@ -33,6 +33,7 @@ import numpy as np
 from jax import lax
 
 from jaxdp import _special
+from jaxdp._special import log1p
 
 # Above this a logarithm counts as infinite (sums of two stay far from overflow).
 LARGEST = 1e140
@@ -54,7 +55,7 @@ def _log_factorials(size: int) -> jax.Array:
 def from_log_excess(log_excess: jax.Array) -> Moments:
     """The three readings of M = 1 + U from log U."""
     finite = jnp.minimum(log_excess, LARGEST)
-    log = jnp.maximum(finite, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(finite)))
+    log = jnp.maximum(finite, 0.0) + log1p(jnp.exp(-jnp.abs(finite)))
     return Moments(log, jax.nn.sigmoid(finite), jax.nn.sigmoid(-finite))
 
 
@@ -101,7 +102,7 @@ def recurrence(log_d: jax.Array, t: jax.Array) -> Moments:
         window = lax.dynamic_slice(buffers, (zero, size - n), (3, length))
         log_m, v, c = window[0], window[1], window[2]
         # k = 1 and 2, which dominate at large t, with exact weights
-        w1 = jnp.maximum((t + 1.0 - x) / t, 0.0)
+        w1 = jnp.where(t + 1.0 >= x, (t + 1.0 - x) / t, 0.0)  # with its slope at n = t + 1
         w2 = jnp.maximum((x - 1.0) * (2.0 * (t + 1.0) - x), 0.0) / (2.0 * t * t)
         first = log_m[1] + log_f[n - 1]
         second = log_m[2] + log_f[n - 2] + log_d[2]
@@ -121,7 +122,7 @@ def recurrence(log_d: jax.Array, t: jax.Array) -> Moments:
         done, length = length + 1, min(2 * length, size)
     log, excess, inverse = buffers[:, : size + 1][:, ::-1]
     near = excess < 0.5  # log M from U itself, which the sum with log n! would round
-    log = jnp.where(near, -jnp.log1p(-jnp.where(near, excess, 0.0)), log + log_f)
+    log = jnp.where(near, -log1p(-jnp.where(near, excess, 0.0)), log + log_f)
     return Moments(jnp.minimum(log, LARGEST), excess, inverse)
 
 
@@ -131,7 +132,7 @@ def weighted(a: Moments, b: Moments, p: jax.Array) -> Moments:
     log_f = _log_factorials(size)
     orders = jnp.arange(size + 1, dtype=jnp.float64)
     buffers = _reversed_buffers(b, log_f)
-    rest = jnp.log1p(-p)
+    rest = log1p(-p)
     left = a.log - log_f + orders * (jnp.log(p) - rest)
 
     def row(n):

@@ -24,7 +24,7 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _x64
 from jaxdp._amplification._arrays import Vector
-from jaxdp._amplification._search import maximise_on_box
+from jaxdp._amplification._search import box_grid, maximise_on_box
 
 Guarantee = Literal["exact", "upper bound", "numerical"]
 
@@ -33,6 +33,8 @@ _HALF_NODES = 96
 _NODES = np.linspace(-4.2, 4.2, 2 * _HALF_NODES + 1)
 _STEP = float(_NODES[1] - _NODES[0])
 _ROUNDING = 2.0**-44
+_GRADIENT = 2.0**-48  # relative: of a gradient by autodiff, a few operations
+_LOST = 2.3e-308  # above what arithmetic may take for 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,8 @@ class IntrinsicSensitivity:
 
     Attributes:
       value: Lambda; the mechanism has R_alpha <= alpha Lambda, that is Lambda-zCDP, if exact.
-      error: estimate (not a proof) of the absolute error of the quadrature in time.
+      error: estimate (not a proof) of the absolute error, of the quadrature in time and of
+        rounding; 0 only where the value is exact.
       guarantee: of the supremum over y. "exact": attained at the maximiser given; "upper bound":
         on the domain, with the Lipschitz constant given; "numerical": the best point found.
     """
@@ -114,10 +117,13 @@ class Diffusion:
             if self.maximiser is None:
                 raise ValueError("one of maximiser and domain must be given")
             return
+        for end in self.domain:
+            _checks.check("domain", end, _checks.REAL)
         ends = tuple(tuple(np.ravel(np.asarray(end, np.float64)).tolist()) for end in self.domain)
         box = len(ends) == 2 and len(ends[0]) == len(ends[1])
-        if not box or not all(-np.inf < a < b < np.inf for a, b in zip(*ends, strict=True)):
-            raise ValueError(f"domain must be (lower, upper) with lower < upper, got {self.domain}")
+        if not box or not all(a < b for a, b in zip(*ends, strict=True)):
+            got = _checks.shown(self.domain)
+            raise ValueError(f"domain must be (lower, upper) with lower < upper, got {got}")
         object.__setattr__(self, "domain", ends)
 
     @classmethod
@@ -209,11 +215,11 @@ class Diffusion:
         _checks.check("t", t, _checks.POSITIVE)
         points = []
         for name, point in (("x", x), ("other", other)):
-            if isinstance(point, (list, tuple)):
-                point = np.asarray(point, np.float64)
+            point = _checks.array_of(name, point)
             _checks.check(name, point, _checks.REAL)
             if np.ndim(point) < 1:
-                raise ValueError(f"{name} must be a vector (or a batch of them), got {point!r}")
+                got = _checks.shown(point)
+                raise ValueError(f"{name} must be a vector (or a batch of them), got {got}")
             points.append(Vector(point))
         flat, structure = _flatten(self.params)
         model = dataclasses.replace(self, params=None)
@@ -250,47 +256,66 @@ def _unflatten(flat, structure):
 
 
 def _energy(model, params, t, x, other, y):
-    """Gamma(log p_t(x, .)/p_t(other, .))(y)."""
+    """Gamma(log p_t(x, .)/p_t(other, .))(y), and an estimate of its rounding error.
 
-    def log_ratio(z):
-        return model.log_density(params, t, x, z) - model.log_density(params, t, other, z)
+    Both gradients are rounded, which is seen in their difference where they nearly agree.
+    """
 
-    image = model.diffusion(params, y).T @ jax.grad(log_ratio)(y)
-    return 0.5 * jnp.dot(image, image)
+    def gradient(point):
+        return jax.grad(lambda z: model.log_density(params, t, point, z))(y)
+
+    image = model.diffusion(params, y).T
+    first, second = gradient(x), gradient(other)
+    difference = image @ (first - second)
+    rounding = _GRADIENT * (jnp.abs(image) @ (jnp.abs(first) + jnp.abs(second)))
+    value = 0.5 * jnp.dot(difference, difference)
+    # a change r of the difference d moves |d|^2/2 by at most |d| |r| + |r|^2/2
+    error = jnp.dot(jnp.abs(difference), rounding) + 0.5 * jnp.dot(rounding, rounding)
+    error = error + _ROUNDING * value + _LOST
+    return value, jnp.where(jnp.all(x == other), 0.0, error)
 
 
 def _kappa_at(model, params, t, x, other):
+    """kappa, and an estimate of its rounding error."""
     energy = functools.partial(_energy, model, params, t, x, other)
     if model.maximiser is not None:
         return energy(model.maximiser(params, t, x, other))
     constant = None if model.lipschitz is None else model.lipschitz(params, t, x, other)
     lower, upper = model.domain
-    return maximise_on_box(energy, lower, upper, model.grid, constant)
+    search = functools.partial(maximise_on_box, lower=lower, upper=upper, points=model.grid)
+    value = search(lambda y: energy(y)[0], lipschitz=constant)
+    # of the centres of the cells: the points found lie among them
+    centres = jnp.asarray(box_grid(lower, upper, model.grid), jnp.float64)
+    errors = jax.lax.map(lambda y: energy(y)[1], centres, batch_size=min(4096, len(centres)))
+    return value, jax.lax.stop_gradient(jnp.max(errors))
 
 
 def _kappa(t, x, other, flat, model, structure):
-    value = _kappa_at(model, _unflatten(flat.value, structure), t, x.value, other.value)
-    return (jnp.where(t > 0.0, value * (1.0 + _ROUNDING), jnp.nan),)
+    value, error = _kappa_at(model, _unflatten(flat.value, structure), t, x.value, other.value)
+    return (jnp.where(t > 0.0, value + error, jnp.nan),)
 
 
 def _lambda(t, x, other, flat, model, structure):
     params = _unflatten(flat.value, structure)
 
     def term(v):
-        """kappa(s) ds/dv; far beyond float64's range of e^-x the integrand is 0."""
+        """kappa(s) ds/dv and its rounding error; beyond float64's range of e^-x both are 0."""
         stretch = jnp.exp(0.5 * math.pi * jnp.sinh(v))
-        kappa = _kappa_at(model, params, t * (1.0 + stretch), x.value, other.value)
-        return kappa * t * stretch * 0.5 * math.pi * jnp.cosh(v)
+        kappa, error = _kappa_at(model, params, t * (1.0 + stretch), x.value, other.value)
+        factor = t * stretch * 0.5 * math.pi * jnp.cosh(v)
+        # the allowance for numbers lost to underflow is made once, for the whole integral
+        return kappa * factor, jnp.maximum(error - _LOST, 0.0) * factor
 
     nodes = jnp.asarray(_NODES, jnp.float64)
     batch = len(_NODES) if model.maximiser is not None else 8
-    terms = jax.lax.map(term, nodes, batch_size=batch)
+    terms, errors = jax.lax.map(term, nodes, batch_size=batch)
     fine = _STEP * jnp.sum(terms)
     coarse = 2.0 * _STEP * jnp.sum(terms[::2])
     ends = jnp.abs(terms[0]) + jnp.abs(terms[-1])
     # of the coarse rule; that of the fine one is below it, about its square
-    error = jnp.abs(fine - coarse) + ends + _ROUNDING * jnp.abs(fine)
-    valid = (t > 0.0) & jnp.all(jnp.isfinite(terms))
+    error = jnp.abs(fine - coarse) + ends + _ROUNDING * jnp.abs(fine) + _STEP * jnp.sum(errors)
+    error = error + jnp.where(jnp.all(x.value == other.value), 0.0, _LOST)
+    valid = (t > 0.0) & jnp.all(jnp.isfinite(terms)) & jnp.isfinite(error)
     return jnp.where(valid, fine, jnp.nan), jnp.where(valid, error, jnp.nan)
 
 
@@ -321,6 +346,8 @@ def _relative_decay(z):
 
 
 def _middle(params, t, x, other):
-    """The log ratio is affine in y, so Gamma is constant: any point attains the supremum."""
-    del params, t
-    return 0.5 * (x + other)
+    """The log ratio is affine in y, so Gamma is constant: any point attains the supremum.
+
+    Between the two means the gradients have opposite signs, and their difference all its digits.
+    """
+    return jnp.exp(-params[0] * t) * (0.5 * x + 0.5 * other)

@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences, _special
+from jaxdp import _checks, _divergences, _rates, _special
+from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import Base, Direction, mechanism
+from jaxdp._special import log1p
 
 _SUM_TOLERANCE = 1e-5  # float32 callers
 
@@ -23,60 +25,83 @@ def check_distribution(name: str, value: Any, ndim: int) -> None:
     """Raise ValueError unless there are `ndim` axes or more and known rows are distributions."""
     if np.ndim(value) < ndim:
         shape = "a vector" if ndim == 1 else "a matrix"
-        raise ValueError(f"{name} must be {shape} of probabilities (or a batch), got {value!r}")
+        raise ValueError(
+            f"{name} must be {shape} of probabilities (or a batch), got {_checks.shown(value)}"
+        )
     array = _checks.concrete(name, value)
     if array is None:
         return
     good = np.all(array >= 0.0) and np.all(abs(np.sum(array, axis=-1) - 1.0) <= _SUM_TOLERANCE)
     if not good:
-        raise ValueError(f"{name} must be >= 0 and sum to 1 along its last axis, got {array}")
+        raise ValueError(
+            f"{name} must be >= 0 and sum to 1 along its last axis, got {_checks.shown(array)}"
+        )
+
+
+def _sums(p: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sums of rows, and whether these are distributions up to rounding."""
+    total = jnp.sum(p, axis=-1, keepdims=True)
+    good = jnp.all(p >= 0.0, axis=-1, keepdims=True) & (jnp.abs(total - 1.0) <= _SUM_TOLERANCE)
+    return jnp.where(good, total, 1.0), good
 
 
 def normalised(p: jax.Array) -> jax.Array:
     """Rows divided by their sums; nan unless they are distributions up to rounding."""
-    total = jnp.sum(p, axis=-1, keepdims=True)
-    good = jnp.all(p >= 0.0, axis=-1, keepdims=True) & (jnp.abs(total - 1.0) <= _SUM_TOLERANCE)
-    return jnp.where(good, p / jnp.where(good, total, 1.0), jnp.nan)
+    total, good = _sums(p)
+    return jnp.where(good, p / total, jnp.nan)
+
+
+def normalised_logs(p: jax.Array) -> jax.Array:
+    """The logarithms of `normalised`, those of subnormal probabilities included."""
+    total, good = _sums(p)
+    return jnp.where(good, subnormal.log_positive(p) - jnp.log(total), jnp.nan)
 
 
 class FiniteFamily(Base):
     """Abstract: a pair of distributions on a finite set."""
 
     @abc.abstractmethod
-    def _masses(self) -> tuple[jax.Array, jax.Array]:
-        """P and Q, normalised."""
+    def _logs(self) -> tuple[jax.Array, jax.Array]:
+        """log P and log Q, normalised; nan where they are no distributions."""
 
     @abc.abstractmethod
     def _outcomes(self) -> int:
         """How many outcomes there are."""
 
-    def _logs(self) -> tuple[jax.Array, jax.Array]:
-        p, q = self._masses()
-        return _divergences.log_positive(p), _divergences.log_positive(q)
-
     def _in_domain(self) -> jax.Array:
-        p, q = self._masses()
-        return ~jnp.any(jnp.isnan(p) | jnp.isnan(q))
+        log_p, log_q = self._logs()
+        return ~jnp.any(jnp.isnan(log_p) | jnp.isnan(log_q))
 
     def _rate(self, s: jax.Array) -> jax.Array:
-        return _pair_rate(*self._logs(), s)
+        log_p, log_q = self._logs()
+        return _pair_rate(*_finite_loss(log_p, log_q), log_p, log_q, s)
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         log_p, log_q = self._logs()
-        rest = _divergences.log_positive(1.0 - q)
-        mixed = jnp.stack([rest + log_q, jnp.log(q) + log_p])
-        return _pair_rate(_special.logsumexp(mixed, axis=0), log_q, s)
+        loss, both = _finite_loss(log_p, log_q)
+        # of the loss itself, for at small q all digits are in its distance from 0; without P, 1 - q
+        thinned = q < 1.0
+        absent = log1p(-jnp.where(thinned, q, 0.5))
+        live = (both > -jnp.inf) | (thinned & (log_q > -jnp.inf))
+        mixed = jnp.where(both > -jnp.inf, _rates.log_mixture(loss, q), absent)
+        weight = jnp.where(live, log_q, -jnp.inf)
+        return _pair_rate(jnp.where(live, mixed, 0.0), weight, log_p, log_q, s)
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
-        loss, log_q = _finite_loss(*self._logs())
-        live = log_q > -jnp.inf
-        low = jnp.min(jnp.where(live, loss, jnp.inf))
-        return low, jnp.max(jnp.where(live, loss, -jnp.inf))
+        """The extreme losses, moved outwards by the rounding of their logarithms."""
+        log_p, log_q = self._logs()
+        loss, weight = _finite_loss(log_p, log_q)
+        live = weight > -jnp.inf
+        size = jnp.abs(jnp.where(live, log_p, 0.0)) + jnp.abs(jnp.where(live, log_q, 0.0))
+        size = size + live.shape[0]
+        error = _divergences.SLACK * jax.lax.stop_gradient(size)
+        low = -first_largest(jnp.where(live, error - loss, -jnp.inf))
+        return low, first_largest(jnp.where(live, loss + error, -jnp.inf))
 
     def _log_failure(self, direction: Direction) -> jax.Array:
-        p, q = self._masses()
-        with_mass, without = (p, q) if direction == "remove" else (q, p)
-        return _divergences.log_positive(jnp.sum(jnp.where(without > 0.0, 0.0, with_mass)))
+        log_p, log_q = self._logs()
+        with_mass, without = (log_p, log_q) if direction == "remove" else (log_q, log_p)
+        return _special.logsumexp(jnp.where(without > -jnp.inf, -jnp.inf, with_mass))
 
     def _symmetric(self) -> bool:
         return False
@@ -106,6 +131,15 @@ class FiniteFamily(Base):
         return jax.random.categorical(key, logits)
 
 
+def first_largest(values: jax.Array) -> jax.Array:
+    """The maximum over the first axis; where several attain it, it differentiates as the first."""
+    frozen = jax.lax.stop_gradient(values)
+    index = jnp.arange(values.shape[0]).reshape((-1,) + (1,) * (values.ndim - 1))
+    attained = frozen == jnp.max(frozen, axis=0)
+    first = jnp.min(jnp.where(attained, index, values.shape[0] - 1), axis=0)
+    return jnp.take_along_axis(values, first[None], axis=0)[0]
+
+
 def _finite_loss(log_p, log_q):
     """log p/q and log q where both are positive; 0 and -inf elsewhere."""
     both = (log_p > -jnp.inf) & (log_q > -jnp.inf)
@@ -113,24 +147,29 @@ def _finite_loss(log_p, log_q):
     return loss, jnp.where(both, log_q, -jnp.inf)
 
 
-def _pair_rate(log_p, log_q, s):
+def _pair_rate(loss, weight, log_p, log_q, s):
     """k(s) of the part with 0 < X < inf: that of the conditional pair, plus the lost masses.
 
     With p0, q0 the masses of that part, E_Q[X^s 1] = q0^{1-s} p0^s E_{Q0}[X0^s], so that
-    k(s) = k_0(s) + log p0/(s - 1) - log q0/s.
+    k(s) = k_0(s) + log p0/(s - 1) - log q0/s. What is lost lies where P or Q has mass and the
+    weight is none.
     """
-    loss, weight = _finite_loss(log_p, log_q)
     mass_q, mass_p = _special.logsumexp(weight), _special.logsumexp(weight + loss)
     empty = mass_q == -jnp.inf
-    mass_q, mass_p = jnp.where(empty, 0.0, mass_q), jnp.where(empty, 0.0, mass_p)
-    conditional = _divergences.discrete_rate(loss - (mass_p - mass_q), weight - mass_q, s)
-    return conditional + _over(mass_p, s - 1.0) - _over(mass_q, s)
+    lost_p = jnp.any((log_p > -jnp.inf) & (weight == -jnp.inf)) & ~empty
+    lost_q = jnp.any((log_q > -jnp.inf) & (weight == -jnp.inf)) & ~empty
+    mass_q, mass_p = jnp.where(lost_q, mass_q, 0.0), jnp.where(lost_p, mass_p, 0.0)
+    conditional = _rates.discrete_rate(loss - (mass_p - mass_q), weight - mass_q, s)
+    return conditional + _over(mass_p, s - 1.0, lost_p) - _over(mass_q, s, lost_q)
 
 
-def _over(log_mass, scale):
-    """log_mass/scale; a mass that is 1 up to rounding is 1, whatever the scale."""
-    lost = jnp.abs(log_mass) > 1e-14
-    return jnp.where(lost, log_mass, 0.0) / jnp.where(scale == 0.0, 1e-300, scale)
+def _over(log_mass, scale, lost):
+    """log_mass/scale; a mass of which nothing is lost is 1, whatever the scale.
+
+    (What loses mass is infinite at scale 0, whose rate is not asked for.)
+    """
+    some = lost & (scale != 0.0)
+    return jnp.where(some, log_mass / jnp.where(some, scale, 1.0), 0.0)
 
 
 @mechanism
@@ -163,17 +202,16 @@ class FinitePair(FiniteFamily):
     def __post_init__(self) -> None:
         for name in ("p", "q"):
             value = getattr(self, name)
-            if isinstance(value, (list, tuple)):
-                value = np.asarray(value, np.float64)
-                object.__setattr__(self, name, value)
+            value = _checks.array_of(name, value)
+            object.__setattr__(self, name, value)
             check_distribution(name, value, 1)
         if np.shape(self.p)[-1] != np.shape(self.q)[-1]:
             raise ValueError(
                 f"p and q must have the same length, got {np.shape(self.p)}, {np.shape(self.q)}"
             )
 
-    def _masses(self) -> tuple[jax.Array, jax.Array]:
-        return normalised(jnp.asarray(self.p)), normalised(jnp.asarray(self.q))
+    def _logs(self) -> tuple[jax.Array, jax.Array]:
+        return normalised_logs(jnp.asarray(self.p)), normalised_logs(jnp.asarray(self.q))
 
     def _outcomes(self) -> int:
         return np.shape(self.p)[-1]
@@ -209,18 +247,19 @@ class PostProcessed(FiniteFamily):
 
     def __post_init__(self) -> None:
         if not isinstance(self.pair, FiniteFamily):
-            raise TypeError(f"pair must be a finite pair, got {self.pair!r}")
-        if isinstance(self.kernel, (list, tuple)):
-            object.__setattr__(self, "kernel", np.asarray(self.kernel, np.float64))
+            raise TypeError(f"pair must be a finite pair, got {_checks.shown(self.pair)}")
+        object.__setattr__(self, "kernel", _checks.array_of("kernel", self.kernel))
         check_distribution("kernel", self.kernel, 2)
         rows, outcomes = np.shape(self.kernel)[-2], self.pair._outcomes()
         if rows != outcomes:
             raise ValueError(f"kernel must have {outcomes} rows, one per outcome, got {rows}")
 
-    def _masses(self) -> tuple[jax.Array, jax.Array]:
-        kernel = normalised(jnp.asarray(self.kernel))
-        p, q = self.pair._masses()
-        return jnp.sum(p[:, None] * kernel, axis=0), jnp.sum(q[:, None] * kernel, axis=0)
+    def _logs(self) -> tuple[jax.Array, jax.Array]:
+        kernel = normalised_logs(jnp.asarray(self.kernel))
+        log_p, log_q = (
+            _special.logsumexp(log_mass[:, None] + kernel, axis=0) for log_mass in self.pair._logs()
+        )
+        return log_p, log_q
 
     def _outcomes(self) -> int:
         return np.shape(self.kernel)[-1]

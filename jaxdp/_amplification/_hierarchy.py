@@ -63,7 +63,7 @@ class HierarchicalRelease(GaussianFamily):
             raise ValueError("times must have one entry per level along its last axis")
         times = _checks.concrete("times", self.times)
         if times is not None and not np.all(np.diff(times, axis=-1) > 0.0):
-            raise ValueError(f"times must be strictly increasing, got {times}")
+            raise ValueError(f"times must be strictly increasing, got {_checks.shown(times)}")
 
     def _in_domain(self) -> jax.Array:
         return super()._in_domain() & jnp.all(self.times[1:] > self.times[:-1])
@@ -144,7 +144,7 @@ def dominates_gaussian(
       [True, False]
     """
     if not isinstance(m, OrnsteinUhlenbeck):
-        raise TypeError(f"m must be an OrnsteinUhlenbeck mechanism, got {m!r}")
+        raise TypeError(f"m must be an OrnsteinUhlenbeck mechanism, got {_checks.shown(m)}")
     _checks.check("norm", norm, _checks.NON_NEGATIVE)
     _checks.check("dimension", dimension, _checks.POSITIVE)
     margin = _x64.evaluate(_margin, m, norm, dimension, differentiable=False, all_times=all_times)

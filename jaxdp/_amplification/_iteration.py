@@ -89,7 +89,7 @@ class NoisyIteration(IterationFamily):
                 object.__setattr__(self, name, like.broadcast_to(value, (count,)))
         noise = _checks.concrete("sigma", self.sigma)
         if noise is not None and not np.all(np.any(noise > 0.0, axis=-1)):
-            raise ValueError(f"sigma must be > 0 at one step or more, got {noise}")
+            raise ValueError(f"sigma must be > 0 at one step or more, got {_checks.shown(noise)}")
         _checks.check("position", self.position, self._positions())
 
     def _positions(self) -> _checks.Domain:
@@ -173,8 +173,7 @@ class NoisyIteration(IterationFamily):
           0.01332
         """
         _checks.check("alpha", alpha, _checks.FINITE_KL_ORDER)
-        if isinstance(split, (list, tuple)):
-            split = np.asarray(split, np.float64)
+        split = _checks.array_of("split", split)
         _checks.check("split", split, _checks.NON_NEGATIVE)
         if np.shape(split)[-1:] != np.shape(self.sigma)[-1:]:
             raise ValueError(f"split must have one weight per step, got shape {np.shape(split)}")

@@ -12,11 +12,19 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _special, _x64
+from jaxdp import _special_subnormal as subnormal
 from jaxdp._amplification._arrays import Matrix, Vector
-from jaxdp._amplification._finite import check_distribution, normalised
+from jaxdp._amplification._finite import (
+    check_distribution,
+    first_largest,
+    normalised,
+    normalised_logs,
+)
 from jaxdp._amplification._mixing import Dobrushin, Doeblin, UltraMixing
 
 _UP = 1.0 + 16.0 * _divergences.SLACK
+_LOST = 2.3e-308  # above every number that may be flushed to 0
+_SMALL = 1e-290  # entries below may lose digits to such numbers
 
 
 class MixingCoefficients(NamedTuple):
@@ -34,8 +42,7 @@ class MixingCoefficients(NamedTuple):
 
 
 def _kernel(name: str, kernel: Any) -> Any:
-    if isinstance(kernel, (list, tuple)):
-        kernel = np.asarray(kernel, np.float64)
+    kernel = _checks.array_of(name, kernel)
     check_distribution(name, kernel, 2)
     return kernel
 
@@ -75,29 +82,60 @@ def mixing_coefficients(
 
 
 def _check_steps(kernel: Any, steps: int, least: int) -> None:
-    if not isinstance(steps, (int, np.integer)) or isinstance(steps, bool) or steps < least:
-        raise ValueError(f"steps must be an integer >= {least}, got {steps!r}")
+    if not isinstance(steps, (int, np.integer)):
+        raise ValueError(f"steps must be an integer >= {least}, got {_checks.shown(steps)}")
+    _checks.whole_number("steps", steps, least)
     rows, columns = np.shape(kernel)[-2:]
     if rows != columns and steps != 1:
         raise ValueError(f"kernel must be square to be iterated, got {rows} x {columns}")
 
 
 def _coefficients(matrix, epsilon, steps):
-    kernel = _matrix_power(normalised(matrix.value), steps)
-    log_kernel = _divergences.log_positive(kernel)
-    scaled = jnp.exp(epsilon * (1.0 - 4.0 * _divergences.SLACK) + log_kernel)
+    first = matrix.value
+    kernel = _matrix_power(normalised(first), steps)
+    scale = jnp.exp(epsilon * (1.0 - 4.0 * _divergences.SLACK))
 
-    def against_all(row):
-        return jnp.max(jnp.sum(jnp.maximum(row - scaled, 0.0), axis=-1))
+    def against_all(row):  # 0 times an infinite scale is 0
+        scaled = jnp.where(kernel > 0.0, scale * jnp.where(kernel > 0.0, kernel, 1.0), 0.0)
+        excess = jnp.where(row > scaled, row - jnp.where(row > scaled, scaled, 0.0), 0.0)
+        return first_largest(jnp.sum(excess, axis=-1))
 
-    dobrushin = jnp.max(jax.lax.map(against_all, kernel))
-    low, high = jnp.min(kernel, axis=0), jnp.max(kernel, axis=0)
-    doeblin = jnp.max(jnp.sum(kernel - low, axis=-1))
+    # what is positive in exact arithmetic but may be 0 here, or be short of digits
+    support = _support_power(subnormal.is_positive(first), steps)
+    faint = support & (kernel < _SMALL)
+    lost = jnp.where(jnp.any(faint), kernel.shape[-1] * _LOST, 0.0)
+    dobrushin = first_largest(jax.lax.map(against_all, kernel)) + lost
+    low, high = -first_largest(-kernel), first_largest(kernel)
+    doeblin = first_largest(jnp.sum(kernel - low, axis=-1)) + lost
+    if steps == 1:  # subnormal numbers are multiples of the least one: the ratios are exact
+        digits = subnormal.split(first)[0] / jnp.sum(first, axis=-1, keepdims=True)
+        least = -first_largest(-jnp.where(kernel > 0.0, jnp.inf, digits))
+        most = first_largest(jnp.where(kernel > 0.0, 0.0, digits))
+        tiny = (high <= 0.0) & (most > 0.0)
+        low, high = jnp.where(tiny, least, low), jnp.where(tiny, most, high)
+        unknown = jnp.zeros_like(tiny)
+    else:
+        unknown = jnp.any(faint, axis=0) & (high < _SMALL)
     used = high > 0.0
-    ultra = jnp.max(jnp.where(used, (high - low) / jnp.where(used, high, 1.0), 0.0))
+    ratios = jnp.where(used, (high - low) / jnp.where(used, high, 1.0), 0.0)
+    ultra = jnp.where(jnp.any(unknown), 1.0, first_largest(ratios))
     valid = (epsilon >= 0.0) & ~jnp.any(jnp.isnan(kernel))
     gammas = (jnp.minimum(gamma * _UP, 1.0) for gamma in (dobrushin, doeblin, ultra))
     return tuple(jnp.where(valid, gamma, jnp.nan) for gamma in gammas)
+
+
+def _support_power(positive, steps):
+    """Where the power of a kernel is positive in exact arithmetic."""
+    support = jnp.eye(positive.shape[0], dtype=jnp.float64)
+    square = positive.astype(jnp.float64)
+    if steps == 1:
+        return positive
+    while steps:
+        if steps & 1:
+            support = jnp.minimum(support @ square, 1.0)
+        steps >>= 1
+        square = jnp.minimum(square @ square, 1.0)
+    return support > 0.0
 
 
 def _matrix_power(kernel, steps):
@@ -167,12 +205,10 @@ def coupling_bound(
       0.241493
     """
     kernel = _kernel("kernel", kernel)
-    coupling, nu = (
-        np.asarray(v, np.float64) if isinstance(v, (list, tuple)) else v for v in (coupling, nu)
-    )
+    coupling, nu = _checks.array_of("coupling", coupling), _checks.array_of("nu", nu)
     check_distribution("nu", nu, 1)
     if np.ndim(coupling) < 2:
-        raise ValueError(f"coupling must be a matrix (or a batch), got {coupling!r}")
+        raise ValueError(f"coupling must be a matrix (or a batch), got {_checks.shown(coupling)}")
     check_distribution("coupling", coupling.reshape((*coupling.shape[:-2], -1)), 1)
     _checks.check("alpha", alpha, _checks.FINITE_ORDER)
     args = (Matrix(coupling), Vector(nu), Matrix(kernel), alpha)
@@ -180,20 +216,28 @@ def coupling_bound(
 
 
 def _coupling_bound(coupling, nu, kernel, alpha):
-    pi = normalised(coupling.value.reshape(-1)).reshape(coupling.value.shape)
-    k = normalised(kernel.value)
-    omega = jnp.sum(pi, axis=1)
-    used = omega > 0.0
-    moved = (pi / jnp.where(used, omega, 1.0)[:, None]) @ k
-    rows = jax.vmap(lambda p, q: _renyi(p, q, alpha))(jnp.where(used[:, None], moved, k), k)
-    total = _renyi(omega, normalised(nu.value), alpha) + jnp.max(jnp.where(used, rows, 0.0))
+    shape = coupling.value.shape
+    log_pi = normalised_logs(coupling.value.reshape(-1)).reshape(shape)
+    log_k = normalised_logs(kernel.value)
+    log_omega = _special.logsumexp(log_pi, axis=1)
+    used = log_omega > -jnp.inf
+
+    def row(x):  # in logs, where no product of positive numbers is 0
+        transported = log_pi[x] - jnp.where(used[x], log_omega[x], 0.0)
+        moved = _special.logsumexp(transported[:, None] + log_k, axis=0)
+        return _renyi(jnp.where(used[x], moved, log_k[x]), log_k[x], alpha)
+
+    rows = jax.lax.map(row, jnp.arange(shape[0]))
+    source = _renyi(log_omega, normalised_logs(nu.value), alpha)
+    total = source + first_largest(jnp.where(used, rows, 0.0))
     total = total * _UP + 64.0 * _divergences.SLACK * alpha / (alpha - 1.0)
-    return jnp.where(alpha > 1.0, total, jnp.nan)
+    valid = (alpha > 1.0) & ~jnp.any(jnp.isnan(log_k)) & ~jnp.any(jnp.isnan(log_pi))
+    return jnp.where(valid & ~jnp.isnan(total), total, jnp.nan)
 
 
-def _renyi(p, q, alpha):
-    log_p, log_q = _divergences.log_positive(p), _divergences.log_positive(q)
-    both = (p > 0.0) & (q > 0.0)
+def _renyi(log_p, log_q, alpha):
+    some, both = log_p > -jnp.inf, (log_p > -jnp.inf) & (log_q > -jnp.inf)
     terms = alpha * jnp.where(both, log_p, 0.0) + (1.0 - alpha) * jnp.where(both, log_q, 0.0)
     value = _special.logsumexp(jnp.where(both, terms, -jnp.inf)) / (alpha - 1.0)
-    return jnp.where(jnp.any((p > 0.0) & (q <= 0.0)), jnp.inf, jnp.maximum(value, 0.0))
+    infinite = jnp.any(some & ~both)
+    return jnp.where(infinite, jnp.inf, jnp.where(value > 0.0, value, 0.0))

@@ -38,7 +38,9 @@ class MixingCondition(abc.ABC):
 
     def __post_init__(self) -> None:
         for name, domain in self._domains.items():
-            _checks.check(name, getattr(self, name), domain)
+            value = _checks.array_of(name, getattr(self, name))
+            _checks.check(name, value, domain)
+            object.__setattr__(self, name, value)
 
     def _in_domain(self) -> jax.Array:
         inside = jnp.asarray(True)
@@ -259,7 +261,9 @@ def amplify_by_mixing(
 
 def _require_condition(condition: Any) -> None:
     if not isinstance(condition, MixingCondition):
-        raise TypeError(f"condition must be a jaxdp mixing condition, got {condition!r}")
+        raise TypeError(
+            f"condition must be a jaxdp mixing condition, got {_checks.shown(condition)}"
+        )
 
 
 def _amplify(condition, epsilon, delta):

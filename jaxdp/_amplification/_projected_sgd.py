@@ -91,7 +91,8 @@ class NoisyProjectedSGD(IterationFamily):
         ):
             a, b = known[limited], known[limit]
             if a is not None and b is not None and not np.all(inside(a, b)):
-                raise ValueError(f"{limited} must be {text}, got {a} with {limit} = {b}")
+                got = f"{_checks.shown(a.tolist())} with {limit} = {_checks.shown(b.tolist())}"
+                raise ValueError(f"{limited} must be {text}, got {got}")
 
     def _in_domain(self) -> jax.Array:
         inside = super()._in_domain() & (self.strong_convexity <= self.smoothness)
@@ -101,14 +102,16 @@ class NoisyProjectedSGD(IterationFamily):
     def _log_mu(self) -> jax.Array:
         slow = jnp.abs(1.0 - self.learning_rate * self.strong_convexity)
         fast = jnp.abs(1.0 - self.learning_rate * self.smoothness)
-        contraction = jnp.maximum(slow, fast)
+        # at a tie, and where L is rounded to 1, the derivative is that of one of the two
+        contraction = jnp.where(slow >= fast, slow, fast)
         rounding = jnp.where(contraction > 0.0, 1.5 * _divergences.SLACK, 0.0)  # of 1 - eta rho
-        contraction = jnp.minimum(contraction + rounding, 1.0)
+        moved = jnp.minimum(contraction + rounding, 1.0)
+        contraction = contraction + jax.lax.stop_gradient(moved - contraction)
         count = self.num_records - self.record + 1.0
         own = jnp.log(2.0 * self.lipschitz_constant) - jnp.log(self.sigma)
         forgets = contraction <= 0.0
         log_l = jnp.log(jnp.where(forgets, 1.0, contraction))
-        value = own - 0.5 * log_geometric_sum(log_l, jnp.maximum(count, 1.0))
+        value = own - 0.5 * log_geometric_sum(log_l, jnp.where(count >= 1.0, count, 1.0))
         return jnp.where(forgets, jnp.where(count > 1.0, -jnp.inf, own), value)
 
     def per_record(self) -> "NoisyProjectedSGD":
@@ -119,7 +122,8 @@ class NoisyProjectedSGD(IterationFamily):
         """
         count = _checks.concrete("num_records", self.num_records)
         if count is None or count.ndim or count != count // 1:
-            raise ValueError(f"num_records must be a known integer, got {self.num_records!r}")
+            got = _checks.shown(self.num_records)
+            raise ValueError(f"num_records must be a known integer, got {got}")
         return self.at_record(np.arange(1, int(count) + 1))
 
     def at_record(self, record: ArrayLike) -> "NoisyProjectedSGD":
@@ -187,8 +191,7 @@ class NoisyProjectedSGD(IterationFamily):
         if len(sizes) != 1 or (count is not None and sizes != {(int(count),)}):
             raise ValueError(f"data must have num_records = {count} records, got {sizes}")
         _checks.check("radius", radius, _checks.Domain("> 0", lambda r: r > 0))
-        if passes < 1:
-            raise ValueError(f"passes must be >= 1, got {passes}")
+        passes = _checks.whole_number("passes", passes)
         if jax.tree.structure(center) != jax.tree.structure(initial):
             center = jax.tree.map(lambda leaf: jnp.full_like(leaf, center), initial)
         parameters = self.learning_rate, self.sigma, radius, center

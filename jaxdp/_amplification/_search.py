@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdp import _checks
+
 _STARTS = 4
 _STEPS = 60
 _MOST_POINTS = 2**20
@@ -17,8 +19,10 @@ def box_grid(lower: tuple[float, ...], upper: tuple[float, ...], points: int) ->
     Raises:
       ValueError: if there are more than 2^20 of them.
     """
-    if points < 1 or points ** len(lower) > _MOST_POINTS:
-        raise ValueError(f"grid must be >= 1 with at most 2^20 points in all, got {points}")
+    points = _checks.whole_number("grid", points, most=_MOST_POINTS)
+    if points ** len(lower) > _MOST_POINTS:
+        got = _checks.shown(points)
+        raise ValueError(f"grid must be >= 1 with at most 2^20 points in all, got {got}")
     axes = [
         a + (b - a) * (np.arange(points) + 0.5) / points for a, b in zip(lower, upper, strict=True)
     ]

@@ -5,14 +5,17 @@ The lower bounds for several blocks are of the composition of the blocks.
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 
+from jaxdp import _special as special
 from jaxdp._divergences import log_add, log_positive
-from jaxdp._law import _average, _average_guess, _average_plan, _average_term, _query
+from jaxdp._law import _allowances, _average, _average_guess, _average_plan, _average_term, _query
 from jaxdp._law._average import Total
 from jaxdp._law._terms import Direction, Term
 
 DEFAULT_SIZE = 16384
+_LAST = 600.0
 
 
 def _sign(direction: Direction) -> int:
@@ -29,10 +32,18 @@ def _unknown(term: Term) -> jax.Array:
 
 
 def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: int, side: int) -> jax.Array:
+    """The bound; past the last epsilon whose ratio is a double, the one there (above) or none."""
+    beyond, epsilon = epsilon > _LAST, jnp.minimum(epsilon, _LAST)
     c = s * steps * jnp.exp(s * epsilon)
-    value = _average.log_curve(law, c, side) - jnp.log(jnp.abs(steps if s > 0 else c))
+    value = _average.log_curve(law, c, side) - jnp.log(steps) - (0.0 if s > 0 else s * epsilon)
+    if side < 0:
+        value = jnp.where(beyond, -jnp.inf, value)
     if s > 0:
-        value = log_add(value, log_positive(law.tau) + side * 2.0**-48)
+        value = log_add(
+            value, log_positive(law.tau) + side * _allowances.failure(log_positive(law.tau))
+        )
+    elif side > 0:
+        value = log_add(value, log_positive(law.dropped))
     return jnp.minimum(value, 0.0) if side > 0 else value
 
 
@@ -45,16 +56,18 @@ def _epsilon(
     the node before. Below: past the last node where it is not.
     """
     at = _average.curve(law, query, side)
+    gone = log_positive(law.tau if s > 0 else law.dropped)
+    gone = gone + (side * _allowances.failure(gone) if s > 0 else 0.0)
+    some = log_delta > gone
+    left = jnp.where(some, log_delta, 0.0) + special.log1mexp(
+        jnp.where(some, gone - log_delta, -1.0)
+    )
+    log_delta = jnp.where(some, left, -jnp.inf)
     if s > 0:
-        gone = log_positive(law.tau) + side * 2.0**-48
-        some = log_delta > gone
-        left = jnp.where(some, log_delta, 0.0) + jnp.log(
-            -jnp.expm1(jnp.where(some, gone - log_delta, -1.0))
-        )
-        log_delta = jnp.where(some, left, -jnp.inf)
         log_delta += jnp.log(steps)
     target = jnp.exp(jnp.clip(log_delta - at.log_unit, -700.0, 700.0))
-    target = jnp.where(log_delta > -jnp.inf, target, 0.0) * (1.0 - side * 2.0**-40)
+    rough = _allowances.exponent(log_delta, at.log_unit)
+    target = jnp.where(log_delta > -jnp.inf, target, 0.0) * (1.0 - side * rough)
     aim = jnp.full_like(at.y, target) if s > 0 else -at.y * target
     count = jnp.arange(at.y.shape[0], dtype=jnp.int32)
     last = at.y.shape[0] - 1
@@ -89,25 +102,33 @@ def averaged_term(
     side: int = 1,
     size: int = DEFAULT_SIZE,
     count: ArrayLike = 1.0,
+    others: ArrayLike | None = None,
 ) -> Term:
     """The law of the average of num_steps ratios, above (side = 1) or below (-1), as a term.
 
     Right in the given direction only: pass the same one to the engine. `log_delta` is what its tail
-    is to be accurate for, a choice; `count` is the term's.
+    is to be accurate for, a choice; `count` is the term's, and `others` how many other averages
+    there are, if nothing else is composed with it.
     """
     s = _sign(direction)
     steps, log_delta, count = _numbers(num_steps, log_delta, count)
     aim = jnp.maximum(log_delta - jnp.log(jnp.maximum(count, 1.0)), -600.0)
     typical = _average_guess.typical_ratio(term, steps, log_delta, count) if s < 0 else None
-    chosen = _average_plan.plan(term, steps, None, aim, s, size, whole=True, typical=typical)
+    beside = None if others is None or s < 0 else lax.stop_gradient(_numbers(others)[0])
+    chosen = _average_plan.plan(
+        term, steps, None, aim, s, size, whole=True, typical=typical, others=beside
+    )
     law = _average.total(term, steps, chosen, size, s, side)
     averaged = _average_term.as_term(law, term, s, side)
     return averaged._replace(count=count, mass_error=_unknown(term))
 
 
-def size_for(long: bool) -> int:
-    """Lattice points that bracket epsilon to about 0.1 % at t <= 1e5; `long`: to 0.5 % at 1e6."""
-    return 4 * DEFAULT_SIZE if long else DEFAULT_SIZE
+def size_for(length: int) -> int:
+    """Lattice points that bracket epsilon to about 0.5 % at most.
+
+    For steps in the tens of thousands at most (`length` 0), up to 1e5 (1), 1e6 (2).
+    """
+    return DEFAULT_SIZE << length
 
 
 def _composed(
@@ -160,7 +181,7 @@ def allocation_log_delta_bounds(
             for side in sides
         )
     steps, epsilon = _numbers(num_steps, epsilon)
-    query = steps * jnp.exp(s * epsilon)
+    query = steps * jnp.exp(s * jnp.minimum(epsilon, _LAST))
     chosen = _average_plan.plan(term, steps, query, None, s, size)
     laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
     return tuple(

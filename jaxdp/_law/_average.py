@@ -27,8 +27,8 @@ and its first moment past the end, at most P{beyond} / (e theta) in these units,
 Below, l = eta + P{below the window} + P{y >= floor + its width}: what is wrapped around must not
 come to lie beyond c, which is read from `floor` on.
 
-Lattice points, and the thresholds of the one-step law, are off by a relative 2^-46: the curve is
-read that far on the safe side. Sums of positive terms have relative errors below 2^-36.
+Lattice points, and the thresholds of the one-step law, are rounded: the curve is read that far
+(`_allowances.ratios`) on the safe side. Sums of positive terms are scaled by what rounding costs.
 Certified for integer t; real t interpolates (for gradients).
 """
 
@@ -38,8 +38,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdp._divergences import log_positive
-from jaxdp._law import _average_grid
+from jaxdp._divergences import log_add, log_positive
+from jaxdp._law import _allowances, _average_grid
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_plan import AveragePlan
 from jaxdp._law._grid import ladder
@@ -47,7 +47,6 @@ from jaxdp._law._terms import Term
 
 _DENSITY = 64
 _REACH = 2**28
-_SUM_ALLOWANCE = 2.0**-36
 _LARGEST_EXPONENT = 650.0
 _E = 2.718281828459045
 
@@ -58,7 +57,8 @@ class Total(NamedTuple):
     weights (N,) at y = start + spacing * k, 0 where no sum can lie; the mass of a point is
     e^{log_scale - theta (y - origin)} times its weight. `stray` is l of the module's docstring and
     `beyond` the mass above the window; the curve below is read from `floor` to `ceiling`. `mass` is
-    that of the lattice law, `tau` is P{inf}, `ends` are the smallest and largest X of the lattice.
+    that of the lattice law, `tau` is P{inf}, `dropped` the mass missing in it above, `ends` are the
+    smallest and largest X of the lattice.
     """
 
     steps: jax.Array
@@ -75,6 +75,7 @@ class Total(NamedTuple):
     ceiling: jax.Array
     mass: jax.Array
     tau: jax.Array
+    dropped: jax.Array
     shift: jax.Array
     ends: tuple[jax.Array, jax.Array]
 
@@ -114,13 +115,14 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
 
     both = jnp.concatenate([-plan.tilts, plan.tilts])
     log_mgf = steps * _log_sums(weights, (both[:, None] * h) * offset)
+    log_mgf += lax.stop_gradient(steps) * _allowances.sums(weights.size)
     log_mgf = log_mgf[: plan.tilts.size], log_mgf[plan.tilts.size :]
 
     def outside(sign: int, far: jax.Array) -> jax.Array:
-        """Chernoff's bound (twice over, against its rounding) on the mass past `far`."""
+        """Chernoff's bound on the mass past `far`."""
         exponent = jnp.min(log_mgf[sign > 0] - sign * plan.tilts * far)
         beyond = far > ends[1] * h if sign > 0 else far < ends[0] * h
-        return jnp.where(beyond, 0.0, 2.0 * jnp.exp(jnp.minimum(exponent, 0.0)))
+        return jnp.where(beyond, 0.0, _allowances.CHERNOFF * jnp.exp(jnp.minimum(exponent, 0.0)))
 
     beyond = jnp.float64(0.0)
     floor = plan.floor + moved
@@ -132,7 +134,7 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
         stray += outside(-1, (first - 1.0) * h)
         stray += outside(1, floor + (size - 1) * h)
     # The moment at infinity of one summand, times the mass of the others.
-    mass = jnp.exp(steps * jnp.log(jnp.sum(law.mass)))
+    mass = jnp.exp(steps * jnp.log(_allowances.pairwise(law.mass)))
     kept, ceiling = jnp.maximum(mass, 1.0), jnp.float64(jnp.inf)
     if side < 0:
         kept, ceiling = _kept(law, steps, plan)
@@ -152,7 +154,8 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
         lax.stop_gradient(ceiling),
         mass,
         jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) + law.tau * kept,
-        lax.stop_gradient(2.0**-46 * reach),
+        lax.stop_gradient(steps * law.dropped),
+        lax.stop_gradient(_allowances.ratios(steps, reach, lattice.anchor + h * lattice.top)),
         (lattice.anchor, lattice.anchor + h * lattice.top),
     )
 
@@ -162,9 +165,9 @@ def _kept(
 ) -> tuple[jax.Array, jax.Array]:
     """The part of the first moment beyond the lattice that counts below, read up to a ceiling."""
     top = law.lattice.anchor + law.lattice.spacing * law.positions[-1]
-    ceiling = plan.query + 0.1 * jnp.maximum(plan.query - steps, 0.0)
+    ceiling = plan.query + 0.1 * jnp.abs(plan.query - steps) + 8.0 * law.lattice.spacing
     others = jnp.maximum(steps - 1.0, 0.0)
-    room = others * law.first * (1.0 - 1e-9) - (ceiling - top)
+    room = others * law.first * (1.0 - _allowances.sums(law.mass.size, 64)) - (ceiling - top)
     exponent = -(room**2) / (2.0 * others * law.second + 1e-300)
     kept = jnp.where(room > 0.0, -jnp.expm1(exponent), 0.0)
     kept = lax.stop_gradient(jnp.where(top >= ceiling, 1.0, kept) * (law.tau > 0.0))
@@ -172,9 +175,9 @@ def _kept(
 
 
 def _slack(law: Total, c: jax.Array) -> jax.Array:
-    """Of log e^{t K - theta (c - t y_0)}: K sums some thousand terms."""
-    moved = jnp.abs(law.log_scale) + jnp.abs(law.theta * (c - law.origin))
-    return lax.stop_gradient(2.0**-46 * (4.0 + moved) + 2.0**-41 * law.steps)
+    """Of log e^{t K - theta (c - t y_0)}."""
+    exponent = _allowances.exponent(law.log_scale, law.theta * (c - law.origin), 3.0)
+    return lax.stop_gradient(4.0 * exponent) + _allowances.normalised_steps(law.steps)
 
 
 def _past_end(law: Total, c: jax.Array) -> jax.Array:
@@ -184,19 +187,27 @@ def _past_end(law: Total, c: jax.Array) -> jax.Array:
 
 
 def log_curve(law: Total, c: jax.Array, side: int) -> jax.Array:
-    """log C(c) above or below."""
+    """log C(c) above or below.
+
+    Before the window it goes on as a line: S has mass 1, no slope of its curve is steeper.
+    """
     c = c - side * law.shift
+    if side > 0:
+        before = jnp.maximum(law.start - c, 0.0)
+        c = jnp.maximum(c, law.start)
     z = law.start + law.spacing * jnp.arange(law.weights.shape[0], dtype=jnp.float64) - c
     beyond = z > 0.0
     z = jnp.where(beyond, z, 0.0)
-    value = jnp.sum(law.weights * z * jnp.exp(-law.theta * z)) * (1.0 + side * _SUM_ALLOWANCE)
+    value = jnp.sum(law.weights * z * jnp.exp(-law.theta * z)) * (
+        1.0 + side * _allowances.tilted_sums(z.shape[0])
+    )
     value += side * law.stray / (_E * law.theta)
     if side > 0:
         value += _past_end(law, c) / (_E * law.theta)
     prefactor = law.log_scale - law.theta * (c - law.origin) + side * _slack(law, c)
     value = prefactor + log_positive(value)
     if side > 0:
-        return jnp.where(c < law.start, jnp.inf, value)
+        return log_add(value, log_positive(before * (1.0 + _allowances.sums(0, 16))))
     return jnp.where((c < law.floor) | (c >= law.ceiling), -jnp.inf, value)
 
 
@@ -217,7 +228,7 @@ def curve(law: Total, reference: jax.Array, side: int) -> Curve:
     z = law.spacing * jnp.arange(law.weights.shape[0], dtype=jnp.float64) + (law.start - reference)
     exponent = jnp.clip(-law.theta * z, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
     unit = jnp.exp(exponent)
-    mass = law.weights * unit * (1.0 + side * _SUM_ALLOWANCE)
+    mass = law.weights * unit * (1.0 + side * _allowances.running_sums(z.shape[0]))
     survival = lax.cumsum(mass, reverse=True)
     rise = survival[1:] * law.spacing
     value = jnp.concatenate([lax.cumsum(rise, reverse=True), jnp.zeros((1,))])

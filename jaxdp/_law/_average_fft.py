@@ -19,6 +19,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdp._law import _allowances
+from jaxdp._special import log1p
+
 
 def wrap(index: jax.Array, size: int) -> jax.Array:
     """An integer place modulo size."""
@@ -39,14 +42,14 @@ def cyclic_power(
     """
     law = jnp.zeros((size,), jnp.float64).at[wrap(index, size)].add(weights)
     others = jnp.concatenate([jnp.zeros((1,)), law[1:]])
-    moved = jnp.sum(others)
+    moved = _allowances.pairwise(others)
     change = jnp.fft.rfft(others - moved * (jnp.arange(size) == 0))
     # log |z|: through |z|^2 - 1 where that is small, which keeps its digits, else directly.
     square = 2.0 * change.real + change.real**2 + change.imag**2
     norm = (1.0 + change.real) ** 2 + change.imag**2
     direct = square < -0.5
     near, far = jnp.where(direct, 0.0, square), jnp.where(direct, jnp.maximum(norm, 1e-60), 1.0)
-    magnitude = 0.5 * jnp.where(direct, jnp.log(far), jnp.log1p(near))
+    magnitude = 0.5 * jnp.where(direct, jnp.log(far), log1p(near))
     if spread is not None:
         wave = 1.0 - jnp.cos(2.0 * jnp.pi / size * jnp.arange(size // 2 + 1))
         magnitude = jnp.minimum(magnitude + spread * wave, 0.0)
@@ -56,9 +59,11 @@ def cyclic_power(
     radius = jnp.exp(jnp.maximum(count * magnitude, -700.0))
     spectrum = lax.complex(radius * jnp.cos(count * angle), radius * jnp.sin(count * angle))
     powered = jnp.maximum(jnp.fft.irfft(spectrum, size), 0.0)
-    bits = size.bit_length() - 1
-    r = 2.0**-53 * (8 * bits + 16)
-    off = 2.0 * r * moved
+    r = _allowances.fourier(size)
+    # Half the mass at 0 takes up what the others' sum is off by (`_allowances.normalised_steps`).
+    # (That sum's own digits, log2 N u, are within r.)
+    lacking = jnp.abs(law[0] + moved - 1.0) + 2.0 * _allowances.UNIT
+    off = 2.0 * r * moved + jnp.where(law[0] > 0.5, 0.0, lacking)
     nearby = jnp.exp((count - 1.0) * jnp.log(jnp.exp(magnitude) + off))
     log_size = jnp.abs(magnitude) + jnp.abs(angle)
     error = count * nearby * off + radius * (2.0**-49 * count * log_size + 2.0**-50 + r)

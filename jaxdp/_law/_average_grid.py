@@ -14,7 +14,9 @@ by 2 r of itself towards the safe side.
 
 Above. Mass within a cell is spread to its two nodes, keeping its mean. Beyond the last node (X too
 large) s = -1 moves it back to that node; s = +1 does the same and adds the first moment that is
-lost, E (X - x)_+, to the P-mass at infinity, since (X - c)_+ <= (x - c)_+ + (X - x)_+.
+lost, E (X - x)_+, to the P-mass at infinity, since (X - c)_+ <= (x - c)_+ + (X - x)_+. Cells whose
+Q-mass is too small for a double are left out; s = +1 puts all their P-mass at infinity, with s = -1
+delta grows by their mass at most in any of the sum's terms.
 
 Below. Everything up to a cut is collapsed to its mean (Jensen), where the lattice is anchored (and
 the cut put about one step above), and so is each half of every cell beyond it. Mass beyond the last
@@ -32,7 +34,7 @@ that leaves E as large as the cell's sag keeps the pattern from alternating betw
 would double the loss). A node gets m - g + (the g before) >= 0: a sum of local masses, relatively
 accurate in both tails. At the bottom what remains of E is lost from the mean, which goes down; an
 atom there (s = +1) joins the last cell as a third point, and repays it. The recursion's rounding
-is local and relative: (1 - 2^-38) covers it.
+is local and relative (`_allowances.RECURSION`), a node's own that of the masses that meet there.
 With s = +1, let B = min(X, x). As (S - c)_+ >= (sum B_i - c)_+ + sum (X_i - x)_+ 1{sum B_j >= c},
 and B_i = x where X_i > x, the first moment lost at the top may be kept at infinity, times a bound
 on P{sum of t - 1 B_j >= c - x}. From e^-u <= 1 - u + u^2 / 2, u >= 0,
@@ -51,15 +53,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdp._divergences import exp_log, log_positive
+from jaxdp._law import _allowances
 from jaxdp._law._terms import Term
 
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
-_ULP = 2.0**-52
-_MASS_ULPS = 20.0  # of `Term.masses`, and the quotient and exponentials of the two
-_NUDGE = 1e-13
-_SCAN_ALLOWANCE = 2.0**-38
 _CUTS = 4
+_SMALLEST = -700.0  # log of a mass; a ratio of two is a double too
 
 
 class Lattice(NamedTuple):
@@ -75,7 +75,7 @@ class StepLaw(NamedTuple):
     """Q-masses at positions k of the lattice (repeated positions have no mass).
 
     `tau` is the first moment at infinity, or, below, what may be kept there in part; `first` and
-    `second` then are m_1 and m_2.
+    `second` then are m_1 and m_2. `dropped` bounds the Q-mass that was too small for doubles.
     """
 
     lattice: Lattice
@@ -84,17 +84,24 @@ class StepLaw(NamedTuple):
     tau: jax.Array
     first: jax.Array | float = jnp.nan
     second: jax.Array | float = jnp.nan
+    dropped: jax.Array | float = 0.0
 
 
 def _cells(term: Term, lo: jax.Array, hi: jax.Array, up: int) -> tuple[jax.Array, ...]:
-    """Masses and means of lo < X <= hi, mass up (+1) or down (-1) by its error; r of the mean."""
+    """Masses and means of lo < X <= hi, mass up (+1) or down (-1) by its error; r of the mean.
+
+    Last, the P-masses, rounded up, of cells whose Q-mass is no double: they are left out.
+    """
     log_q, log_p = term.masses(log_positive(lo), log_positive(hi))
     some = (log_q > -jnp.inf) & (log_p > -jnp.inf) & (hi > lo)
     q, p = jnp.where(some, log_q, 0.0), jnp.where(some, log_p, 0.0)
-    r = _ULP * (_MASS_ULPS + 4.0 * jnp.abs(q) + 4.0 * jnp.abs(p)) + term.mass_error
+    r = _allowances.masses(q, p) + term.mass_error
+    tiny = some & (q <= _SMALLEST)
+    lost = jnp.where(tiny, jnp.exp(jnp.where(tiny, p, 0.0)) * (1.0 + lax.stop_gradient(r)), 0.0)
+    some &= ~tiny
     mass = jnp.where(some, jnp.exp(q) * (1.0 + up * lax.stop_gradient(r)), 0.0)
     mean = jnp.where(some, jnp.exp(jnp.clip(p - q, -700.0, 700.0)), 0.0)
-    return mass, mean, 2.0 * lax.stop_gradient(r) * mean
+    return mass, mean, 2.0 * lax.stop_gradient(r) * mean, lost
 
 
 def support(term: Term) -> tuple[jax.Array, jax.Array]:
@@ -118,6 +125,19 @@ def _lattice(
     return Lattice(low, spacing, middle, top)
 
 
+def _on_lattice(term: Term, low: jax.Array, spacing: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Where X = 0 too, a spacing not smaller with the least other X on the lattice, and its place.
+
+    (An atom there between nodes would be spread to them, and one of them may be 0.)
+    """
+    least = lax.stop_gradient(exp_log(jnp.asarray(term.support[0], jnp.float64)))
+    least = least * (1.0 - _allowances.ratio_nudge(least))
+    place = jnp.floor(least / spacing)
+    some = (least > low) & (place >= 4.0) & (least < jnp.inf)
+    place = jnp.where(some, place, 0.0)
+    return jnp.where(some, least / jnp.maximum(place, 1.0), spacing), place
+
+
 def _positions(lattice: Lattice, ladder: jax.Array) -> jax.Array:
     inner = jnp.clip(lattice.middle + jnp.asarray(ladder)[1:-1], 0.0, lattice.top)
     return jnp.concatenate([jnp.zeros((1,)), inner, lattice.top[None]])
@@ -133,13 +153,22 @@ def upper(
 ) -> StepLaw:
     """The law above, as the module's docstring has it."""
     low, high = support(term)
-    nudge = 1.0 + s * _NUDGE
-    lattice = _lattice(low * nudge, high * nudge, largest, spacing, middle)
+    place = jnp.float64(0.0)
+    if s < 0:
+        spacing, place = _on_lattice(term, low, spacing)
+        high = jnp.where(place > 0.0, jnp.inf, high)
+    low, high = (x * (1.0 + s * _allowances.ratio_nudge(x)) for x in (low, high))
+    lattice = _lattice(low, high, largest, spacing, middle)
     positions = _positions(lattice, ladder)
+    if s < 0:
+        far = jnp.abs(positions[1:-1] - place)
+        nearest = (place > 0.0) & (place < lattice.top) & (far <= jnp.min(far))
+        inner = jnp.where(nearest, place, positions[1:-1])
+        positions = jnp.concatenate([positions[:1], inner, positions[-1:]])
     nodes = lattice.anchor + lattice.spacing * positions
     lo = jnp.concatenate([jnp.zeros((1,)), nodes[1:]])
     hi = jnp.concatenate([nodes[1:], jnp.array([jnp.inf])])
-    mass, mean, error = _cells(term, lo, hi, +1)
+    mass, mean, error, lost = _cells(term, lo, hi, +1)
     width = nodes[1:] - nodes[:-1]
     some = width > 0.0
     share = (mean + s * error)[:-1] - nodes[:-1]
@@ -147,11 +176,12 @@ def upper(
     right, left = mass[:-1] * share, mass[:-1] * (1.0 - share)
     zero = jnp.zeros((1,))
     out = jnp.concatenate([left, mass[-1:]]) + jnp.concatenate([zero, right])
-    revealed = exp_log(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 + 2.0**-50)
+    revealed = exp_log(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 + _allowances.sums(0))
     excess = mass[-1] * jnp.maximum((mean + error)[-1] - nodes[-1], 0.0)
-    tau = excess * (1.0 + 2.0**-48) if s > 0 else jnp.float64(0.0)
+    tau = excess * (1.0 + _allowances.sums(0, 16)) + jnp.sum(lost) if s > 0 else jnp.float64(0.0)
     nothing = jnp.float64(0.0)
-    return StepLaw(lattice, positions, out.at[0].add(revealed), tau, nothing, nothing)
+    dropped = lax.stop_gradient(jnp.sum(jnp.where(lost > 0.0, 2.0 * jnp.exp(_SMALLEST), 0.0)))
+    return StepLaw(lattice, positions, out.at[0].add(revealed), tau, nothing, nothing, dropped)
 
 
 class _Cell(NamedTuple):
@@ -191,14 +221,16 @@ def _anchor(
     low, high = support(term)
     highest = jnp.maximum(high, low)
     cut = jnp.minimum(jnp.maximum(cut, low + 0.5 * spacing), highest)
-    revealed = exp_log(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 - 2.0**-50)
+    revealed = exp_log(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 - _allowances.sums(0))
 
     def collapse(cut: jax.Array) -> tuple[jax.Array, jax.Array]:
-        mass, mean, error = (x[0] for x in _cells(term, jnp.zeros((1,)), cut[None], -1))
+        mass, mean, error, _ = (x[0] for x in _cells(term, jnp.zeros((1,)), cut[None], -1))
         atom = mass + revealed
         some = atom > 0.0
         mean = mass * (mean - s * error) / jnp.where(some, atom, 1.0)
-        return atom, jnp.where(some, jnp.clip(mean, 0.0, cut) * (1.0 - s * _NUDGE), cut)
+        mean = jnp.clip(mean, 0.0, cut)
+        mean *= 1.0 - s * _allowances.ratio_nudge(mean)
+        return atom, jnp.where(some, mean, cut)
 
     def further(_, cut: jax.Array) -> jax.Array:
         anchor = lax.stop_gradient(collapse(cut)[1])
@@ -220,14 +252,15 @@ def lower(
     """The law below, as the module's docstring has it; what is below `cut`, at least, collapses."""
     cut, atom, anchor = _anchor(term, cut, spacing, s)
     high = support(term)[1]
-    lattice = _lattice(anchor, high * (1.0 - s * _NUDGE), largest, spacing, middle)
+    high *= 1.0 - s * _allowances.ratio_nudge(high)
+    lattice = _lattice(anchor, high, largest, spacing, middle)
     positions = _positions(lattice, ladder)
     nodes = lattice.anchor + lattice.spacing * positions
     width = nodes[1:] - nodes[:-1]
     halves = jnp.stack([nodes[:-1], nodes[:-1] + 0.5 * width], axis=-1).reshape(-1)
     edges = jnp.maximum(jnp.concatenate([halves, nodes[-1:]]), cut)
     base = jnp.repeat(nodes[:-1], 2)
-    mass, mean, error = _cells(term, edges[:-1], edges[1:], -1)
+    mass, mean, error, _ = _cells(term, edges[:-1], edges[1:], -1)
     least, most = jnp.maximum(edges[:-1] - base, 0.0), jnp.repeat(width, 2)
     offset = jnp.clip(mean - s * error - base, least, most)
     (a, b), (u, v) = (mass[::2], mass[1::2]), (offset[::2], offset[1::2])
@@ -242,8 +275,9 @@ def lower(
         weights = _nodes(whole, moved, atom)
         tau = lead = square = jnp.float64(0.0)
     else:
-        top, above, beyond = (x[0] for x in _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1))
-        tau = top * jnp.maximum(above - beyond - nodes[-1], 0.0) * (1.0 - 2.0**-48)
+        last = _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1)
+        top, above, beyond, _ = (x[0] for x in last)
+        tau = top * jnp.maximum(above - beyond - nodes[-1], 0.0) * (1.0 - _allowances.sums(0, 16))
         lowest = (nodes[:-1] <= nodes[0]) & (width > 0.0)
         last = jnp.where(lowest, atom, 0.0)
         # No mean is to be lost at the lowest node.
@@ -256,8 +290,10 @@ def lower(
         cells = jax.tree.map(lambda x: x[::-1], cells)
         moved = _share(cells, top)
         weights = _nodes((whole + last)[::-1], moved, top)[::-1]
-    weights = jnp.maximum(weights, 0.0) * (1.0 - _SCAN_ALLOWANCE)
-    return StepLaw(lattice, positions, weights, tau, lead, square * (1.0 + 1e-9))
+    weights = jnp.maximum(weights, 0.0) * (1.0 - _allowances.RECURSION)
+    return StepLaw(
+        lattice, positions, weights, tau, lead, square * (1.0 + _allowances.sums(mass.size, 64))
+    )
 
 
 def _where(mass: jax.Array, offset: jax.Array) -> jax.Array:
@@ -267,4 +303,5 @@ def _where(mass: jax.Array, offset: jax.Array) -> jax.Array:
 def _nodes(mass: jax.Array, moved: jax.Array, start: jax.Array) -> jax.Array:
     """Node masses in the order of the recursion."""
     before = jnp.concatenate([start[None], moved[:-1]])
-    return jnp.concatenate([mass - moved + before, moved[-1:]])
+    rough = _allowances.sums(0, 2) * (mass + before)
+    return jnp.concatenate([mass - moved + before - rough, moved[-1:]])

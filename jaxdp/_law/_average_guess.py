@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdp._law import _average_plan
+from jaxdp._law import _average_atoms
 from jaxdp._law._terms import Term
 
 _SHARES = np.geomspace(1e-4, 1.0, 64)  # of the saddle point's tilt
@@ -17,9 +17,9 @@ def typical_ratio(term: Term, steps: jax.Array, log_delta: jax.Array, times: jax
     To leading order log delta is the sum of the blocks' n (K - theta K').
     """
     steps, log_delta, times = lax.stop_gradient((steps, log_delta, times))
-    atoms, _ = _average_plan.coarse(term)
-    thetas = _average_plan.saddle(atoms, steps, None, log_delta, -1) * jnp.asarray(_SHARES)
-    m = jax.vmap(lambda theta: _average_plan.moments(atoms, theta, -1))(thetas)
+    atoms, _ = _average_atoms.coarse(term)
+    thetas = _average_atoms.saddle(atoms, steps, None, log_delta, -1) * jnp.asarray(_SHARES)
+    m = jax.vmap(lambda theta: _average_atoms.moments(atoms, theta, -1))(thetas)
     exponent = steps * (m.log_norm + thetas * (m.mean - 1.0))
     return jnp.min(jnp.where(times * exponent >= log_delta, m.mean, 1.0))
 
@@ -27,8 +27,8 @@ def typical_ratio(term: Term, steps: jax.Array, log_delta: jax.Array, times: jax
 def guess_log_delta(term: Term, steps: jax.Array, epsilon: jax.Array, times: jax.Array):
     """A rough log delta at epsilon of `times` averages: a normal loss, or one large ratio."""
     steps, epsilon, times = lax.stop_gradient((steps, epsilon, times))
-    atoms, _ = _average_plan.coarse(term)
-    one = _average_plan.guess(atoms, steps, steps * jnp.exp(epsilon)) + jnp.log(times)
+    atoms, _ = _average_atoms.coarse(term)
+    one = _average_atoms.guess(atoms, steps, steps * jnp.exp(epsilon)) + jnp.log(times)
     near = jnp.where(atoms.x <= 1.0 + steps * jnp.expm1(jnp.abs(epsilon)), atoms.x - 1.0, 0.0)
     variance = jnp.sum(jnp.exp(atoms.log_q) * near * near)
     deviation = jnp.sqrt(times * jnp.log1p(variance / steps)) + 1e-300

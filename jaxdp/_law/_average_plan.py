@@ -17,22 +17,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdp._law._average_atoms import (
+    DEEPEST,
+    ENDS,
+    Atoms,
+    coarse,
+    far_enough,
+    far_enough_alone,
+    guess,
+    log_delta_at,
+    log_sum,
+    moments,
+    saddle,
+    shortfall,
+)
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_grid import support
 from jaxdp._law._terms import Term
 
-# Losses of the coarse law: 0 and +- 10^-9 ... 600; neighbours 10%, 0.1 or 3% apart.
-_SIDE = np.concatenate(
-    [np.geomspace(1e-9, 1.0, 218), np.arange(1.1, 60.0, 0.1), np.geomspace(60.0, 600.0, 78)]
-)
-_LOSSES = np.concatenate([-_SIDE[::-1], [0.0], _SIDE])
-_ENDS = np.concatenate([[0.0], np.exp(_LOSSES), [np.inf]])  # of its atoms' ratios
-_BISECTIONS = 36
-_TILT_RANGE = (1e-14, 1e14)
+_SMALLEST = -705.0  # log of a P-mass that is still a number
 # The tilts tried, in units of the saddle point's: smaller ones put less weight on large ratios.
 _TRIED = np.array([0.85, 0.7, 0.5, 0.35, 0.2, 0.1, 0.05])
 _TRIED_FOR_TYPICAL = np.geomspace(0.5, 1e-3, 10)
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
+_STEPS_OF_TILTS = np.linspace(0.0, 1.0, 14)
 # What is cut off at the top of X costs delta this fraction; what lies outside the window, that one.
 _TOP = 1e-4
 _WINDOW = 3e-5
@@ -67,77 +75,6 @@ class AveragePlan(NamedTuple):
     tilts: jax.Array
 
 
-class _Atoms(NamedTuple):
-    log_q: jax.Array
-    x: jax.Array
-
-
-def coarse(term: Term) -> tuple[_Atoms, jax.Array]:
-    """The coarse law, increasing in x, and the P-mass of each of its atoms and above."""
-    # Of a law known at compile time the masses would be folded to constants, which takes minutes.
-    edges = lax.optimization_barrier(jnp.asarray(_LOSSES))
-    lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
-    hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
-    log_q, log_p = lax.stop_gradient(term.masses(lo, hi))
-    some = (log_q > -jnp.inf) & (log_p > -jnp.inf)
-    # Empty cells keep a place, so that x increases.
-    loss = jnp.where(some, log_p - log_q, jnp.where(jnp.isfinite(lo), lo, hi))
-    # Rounding must not put an atom beyond the support, where it would be cut off.
-    x = jnp.clip(jnp.exp(jnp.clip(loss, -345.0, 345.0)), *support(term))
-    p = jnp.where(some, jnp.exp(log_p), 0.0)
-    revealed = lax.stop_gradient(jnp.asarray(term.log_tau_q, jnp.float64))
-    atoms = _Atoms(
-        jnp.concatenate([revealed[None], jnp.where(some, log_q, -jnp.inf)]),
-        jnp.concatenate([jnp.zeros((1,)), x]),
-    )
-    above = lax.cumsum(p, reverse=True)
-    return atoms, jnp.concatenate([above[:1], above])
-
-
-def _log_sum(exponent: jax.Array) -> jax.Array:
-    top = jnp.max(exponent, axis=-1, keepdims=True)
-    return top[..., 0] + jnp.log(jnp.sum(jnp.exp(exponent - top), axis=-1))
-
-
-class _Moments(NamedTuple):
-    log_norm: jax.Array
-    mean: jax.Array
-    deviation: jax.Array
-
-
-def moments(atoms: _Atoms, theta: jax.Array, s: int) -> _Moments:
-    """K, and mean and deviation of the tilted x."""
-    exponent = atoms.log_q + s * theta * (atoms.x - 1.0)
-    log_norm = _log_sum(exponent)
-    weight = jnp.exp(exponent - log_norm)
-    mean = jnp.sum(weight * atoms.x)
-    return _Moments(log_norm, mean, jnp.sqrt(jnp.sum(weight * (atoms.x - mean) ** 2)))
-
-
-def _log_part(theta: jax.Array, deviation: jax.Array) -> jax.Array:
-    """log E[e^{-theta z} z_+] for z ~ N(0, deviation^2), to some 20%."""
-    v = theta * deviation
-    return jnp.log(deviation) - jnp.log(2.5066) - jnp.log1p(v * (1.2533 + v))
-
-
-def _log_delta_at(m: _Moments, theta: jax.Array, steps: jax.Array, s: int) -> jax.Array:
-    exponent = steps * (m.log_norm - s * theta * (m.mean - 1.0))
-    scale = steps if s > 0 else steps * m.mean
-    return exponent + _log_part(theta, jnp.sqrt(steps) * m.deviation) - jnp.log(scale)
-
-
-def guess(atoms: _Atoms, steps: jax.Array, total: jax.Array) -> jax.Array:
-    """A rough log delta of the remove direction at S = total: a normal tail, or one large X."""
-    gap = total - steps
-    one = jnp.sum(jnp.exp(atoms.log_q) * jnp.maximum(atoms.x - jnp.maximum(gap, 0.0) - 1.0, 0.0))
-    near = atoms.x <= 1.0 + jnp.maximum(gap, 1.0)
-    variance = jnp.sum(jnp.where(near, jnp.exp(atoms.log_q) * (atoms.x - 1.0) ** 2, 0.0))
-    deviation = jnp.sqrt(steps * variance) + 1e-300
-    z = jnp.maximum(gap, 0.0) / deviation
-    normal = jnp.log(deviation / steps) - 0.5 * z * z - jnp.log1p(z * z)
-    return jnp.maximum(jnp.log(jnp.maximum(one, 1e-300)), normal)
-
-
 def _edge(log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array) -> jax.Array:
     """The distance beyond which Chernoff leaves at most e^log_mass."""
     return jnp.min((log_mgf - log_mass) / tilts)
@@ -162,68 +99,50 @@ def _first_query(
     theta = saddle(atoms, steps, None if total is None else s * total, log_delta, s)
     m = moments(atoms, theta, s)
     # A normal tail or one large ratio decides; the saddle point may take many for one.
-    most = steps + 1.2 * highest
-    return _Query(
-        s * (jnp.minimum(steps * m.mean, most) if total is None else total),
-        _log_delta_at(m, theta, steps, s) if log_delta is None else log_delta,
-    )
-
-
-def saddle(
-    atoms: _Atoms, steps: jax.Array, y: jax.Array | None, log_delta: jax.Array | None, s: int
-) -> jax.Array:
-    """The tilt whose mean is y, or whose delta is the given one."""
-    start = jnp.sqrt(steps) * jnp.maximum(moments(atoms, jnp.float64(0.0), s).deviation, 1e-15)
-
-    def halve(_, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        middle = 0.5 * (bracket[0] + bracket[1])
-        theta = jnp.exp(middle)
-        m = moments(atoms, theta, s)
-        if y is None:
-            short = _log_delta_at(m, theta, steps, s) > log_delta
-        else:
-            short = s * steps * m.mean < y
-        return jnp.where(short, middle, bracket[0]), jnp.where(short, bracket[1], middle)
-
-    bracket = np.log(_TILT_RANGE[0]) - jnp.log(start), np.log(_TILT_RANGE[1]) - jnp.log(start)
-    bracket = lax.fori_loop(0, _BISECTIONS, halve, bracket)
-    return jnp.exp(0.5 * (bracket[0] + bracket[1]))
+    mean = jnp.maximum(s * jnp.minimum(steps * m.mean, steps + 1.2 * highest), s * steps)
+    value = log_delta_at(m, theta, steps, s)
+    if total is None:
+        return _Query(mean, jnp.asarray(log_delta))
+    deep = value < DEEPEST + 1.0
+    return _Query(jnp.where(deep, jnp.minimum(s * total, mean), s * total), value)
 
 
 class _Choice(NamedTuple):
     """What plans have in common: the coarse law and its ends."""
 
-    atoms: _Atoms
+    atoms: Atoms
     low: jax.Array
     high: jax.Array
     steps: jax.Array
     whole: bool
     typical: jax.Array | None
+    others: jax.Array | None
+    short: jax.Array
 
 
 def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
     """The tilt, of those tried, that needs the smallest window to answer the query."""
-    atoms, lowest, highest, steps, whole, typical = common
+    atoms, lowest, highest, steps, whole, typical, *_ = common
     if s > 0 and not whole:
-        gap = jnp.maximum(query.y - steps, 0.0)
-        near = jnp.where(atoms.x <= 1.0 + jnp.maximum(gap, 1.0), (atoms.x - 1.0) ** 2, 0.0)
-        spread = jnp.sqrt(steps * jnp.sum(jnp.exp(atoms.log_q) * near))
-        highest = jnp.minimum(highest, 1.0 + 1.2 * gap + 6.0 * spread)
-        atoms = _Atoms(atoms.log_q, jnp.minimum(atoms.x, highest))
-    tilt = saddle(atoms, steps, query.y, None, s)
-    log_value = query.log_delta + jnp.log(_scale(query.y, steps, s))
-
+        highest = jnp.minimum(
+            highest, far_enough(atoms, common.short, jnp.maximum(query.y - steps, 0.0))
+        )
+        atoms = Atoms(atoms.log_q, jnp.minimum(atoms.x, highest))
     # All of the law but this mass, for one that will be composed: twice over on the add side, where
     # ratios that rare are capped, or Chernoff would see nothing but the largest.
     usual = atoms
     if s < 0:
         above = lax.cumsum(jnp.exp(atoms.log_q), reverse=True)
         largest = jnp.max(jnp.where(above > _REST / steps, atoms.x, 0.0))
-        usual = _Atoms(atoms.log_q, jnp.minimum(atoms.x, largest))
+        usual = Atoms(atoms.log_q, jnp.minimum(atoms.x, largest))
     untilted = moments(usual, jnp.float64(0.0), s)
     rates = jnp.asarray(_CHERNOFF_TILTS) / (jnp.sqrt(steps) * untilted.deviation + 1e-15 * steps)
-    log_mgf = _log_sum(atoms.log_q - s * rates[:, None] * (usual.x - untilted.mean))
+    log_mgf = log_sum(atoms.log_q - s * rates[:, None] * (usual.x - untilted.mean))
     everything = s * steps * untilted.mean - _edge(steps * log_mgf, rates, jnp.log(_REST))
+    # Before all of the law its curve is a line.
+    query = query._replace(y=jnp.maximum(query.y, everything))
+    tilt = saddle(atoms, steps, query.y, None, s)
+    log_value = query.log_delta + jnp.log(_scale(query.y, steps, s))
 
     def try_tilt(theta: jax.Array) -> tuple[AveragePlan, jax.Array]:
         m = moments(atoms, theta, s)
@@ -244,11 +163,15 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
         log_weight = jnp.where(atoms.x <= top, log_weight, -jnp.inf)
         # At large tilts it matters where the cells of large ratios end.
         large = (s > 0) & (atoms.x > m.mean + 4.0 * deviation)
-        reaching = jnp.where(large, jnp.minimum(_ENDS, top), atoms.x)
-        tilts = jnp.asarray(_CHERNOFF_TILTS) / deviation
+        reaching = jnp.where(large, jnp.minimum(ENDS, top), atoms.x)
+        # Smaller ones too, where the largest ratios are thousands of deviations away.
+        ends = jnp.log(_CHERNOFF_TILTS[-1]), jnp.log(_CHERNOFF_TILTS[0])
+        farthest = jnp.maximum(top - m.mean, 1e-3 * deviation)
+        least = jnp.minimum(ends[1], jnp.log(4.0 * deviation / farthest))
+        tilts = jnp.exp(least + _STEPS_OF_TILTS * (ends[0] - least)) / deviation
         both = s * jnp.concatenate([-tilts, tilts])
         far_off = jnp.where(both[:, None] > 0.0, reaching, atoms.x) - m.mean
-        log_mgf = steps * _log_sum(log_weight + both[:, None] * far_off)
+        log_mgf = steps * log_sum(log_weight + both[:, None] * far_off)
         reach = jnp.sort(s * steps * jnp.stack([lowest, top]))
         floor = query.y - 0.5 * deviation - 0.03 * jnp.abs(query.y - s * steps)
         floor = jnp.minimum(floor, centre)
@@ -297,7 +220,8 @@ def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
     tried = jnp.asarray(_TRIED if typical is None else _TRIED_FOR_TYPICAL)
     plans, size = jax.vmap(try_tilt)(tilt * tried)
     if whole:  # all of the law is wanted, not only its tail
-        size = jnp.where(tried > 0.5, 1e3 * size, size)
+        dear = 1e3 if common.others is None else jnp.minimum(1.0 + 50.0 * common.others, 1e3)
+        size = jnp.where(tried > 0.5, dear * size, size)
     if typical is not None:
         size = jnp.where(plans.middle < typical, 1e3 * size, size)
     order = jnp.arange(size.shape[0])
@@ -313,7 +237,7 @@ def _read(common: _Choice, query: _Query, plan: AveragePlan, fixed: bool, s: int
     h = (plan.high - plan.low) / (_SIZE - 8)
     x = jnp.minimum(atoms.x, plan.largest)
     log_weight = atoms.log_q + s * plan.theta * (x - plan.middle)
-    log_norm = _log_sum(log_weight)
+    log_norm = log_sum(log_weight)
     weight = jnp.exp(log_weight - log_norm)
     # A node at the smallest ratio: sums must not go below it.
     centre = jnp.floor((plan.middle - common.low) / h)
@@ -347,7 +271,7 @@ def _read(common: _Choice, query: _Query, plan: AveragePlan, fixed: bool, s: int
         value = jnp.min(jnp.where(y <= query.y, log_curve, jnp.inf))
         return query._replace(log_delta=jnp.minimum(value, 0.0))
     met = (log_curve <= query.log_delta) & (y > plan.floor + s * steps * plan.middle)
-    return query._replace(y=jnp.min(jnp.where(met, y, y[-1])))
+    return query._replace(y=jnp.maximum(jnp.min(jnp.where(met, y, y[-1])), s * steps))
 
 
 def plan(
@@ -360,12 +284,14 @@ def plan(
     *,
     whole: bool = False,
     typical: jax.Array | None = None,
+    others: jax.Array | None = None,
 ) -> AveragePlan:
     """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
 
     Unless `whole`, only the curve up to the query is asked for: with s = +1 ratios beyond a bit
     more than the query need no place on the lattice (`_average_grid`). Tilted averages below a
-    `typical` one are avoided.
+    `typical` one are avoided. With s = +1, `others` is how many averages this one is composed with,
+    if with nothing else.
     """
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
     atoms, above = coarse(term)
@@ -374,11 +300,19 @@ def plan(
     largest = jnp.minimum(high, 1.05 * largest)
     if s > 0:
         target = guess(atoms, steps, total) if log_delta is None else log_delta
-        log_top = jnp.log(_TOP_OF_WHOLE if whole else _TOP)
-        kept = above > jnp.exp(jnp.maximum(target + log_top, -690.0))
-        largest = jnp.minimum(high, jnp.max(jnp.where(kept, atoms.x, 1.0)) * 1.05)
-        atoms = _Atoms(jnp.where(atoms.x <= largest, atoms.log_q, -jnp.inf), atoms.x)
-    common = _Choice(atoms, low, largest, steps, whole, typical)
+
+        def ratio(share: float) -> jax.Array:
+            """Beyond which the P-mass is that share of delta."""
+            kept = above > jnp.exp(jnp.maximum(target + jnp.log(share), _SMALLEST))
+            return jnp.max(jnp.where(kept, atoms.x, 1.0)) * 1.05
+
+        largest = ratio(_TOP_OF_WHOLE if whole else _TOP)
+        if others is not None:
+            largest = jnp.minimum(largest, far_enough_alone(atoms, steps, ratio, others))
+        largest = jnp.minimum(high, largest)
+        atoms = Atoms(jnp.where(atoms.x <= largest, atoms.log_q, -jnp.inf), atoms.x)
+    short = shortfall(atoms, steps) if s > 0 and not whole else jnp.float64(0.0)
+    common = _Choice(atoms, low, largest, steps, whole, typical, others, short)
 
     def again(_, query: _Query) -> _Query:
         return _read(common, query, _at(common, query, s, _SIZE), total is not None, s)

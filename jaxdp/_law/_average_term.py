@@ -33,11 +33,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdp._divergences import log_positive
-from jaxdp._law._average import Total, curve
+from jaxdp._law import _allowances
+from jaxdp._law._average import Total, _slack, curve
 from jaxdp._law._terms import Masses, Term
 
 _E = 2.718281828459045
-_ALLOWANCE = 2.0**-34  # running sums over up to 2^17 points
 _SMALLEST = 1e-280  # what underflow may lose
 
 
@@ -74,9 +74,13 @@ def _above(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     first = law.possible & ~jnp.concatenate([nobody, law.possible[:-1]])
     weights = law.weights + jnp.where(law.possible, beta, 0.0) + jnp.where(last, law.stray, 0.0)
     exponent = law.log_scale - law.theta * (y - law.origin)
-    unit = jnp.exp(jnp.clip(exponent, -690.0, 690.0)) * (1.0 + 2.0**-30)
+    size = y.shape[0]
+    exponent += _slack(law, y) + _allowances.running_sums(size)
+    unit = jnp.exp(jnp.clip(exponent, -690.0, 690.0))
     mass = weights * unit
-    whole = law.mass * (1.0 + 2.0**-28 + 2.0**-46 * law.steps)
+    # (No more than surely is there, and all of it: else the sums' rounding would be cut off.)
+    rough = _allowances.power(jnp.log(law.mass), law.steps, size) + _allowances.running_sums(size)
+    whole = law.mass * (1.0 + rough)
     onward = lax.cumsum(mass, reverse=True)
     order = jnp.arange(y.shape[0])
     start = jnp.max(
@@ -111,7 +115,11 @@ def _below(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     slope = jnp.where(alive, lax.cummin(slope), 0.0)
     before = jnp.concatenate([best[None], slope])
     mass = jnp.where(order >= first, before - jnp.concatenate([slope, zero]), 0.0)
-    scale = jnp.exp(jnp.clip(at.log_unit, -690.0, 690.0)) * (1.0 - _ALLOWANCE)
+    scale = jnp.exp(jnp.clip(at.log_unit, -690.0, 690.0)) * (
+        1.0 - _allowances.running_sums(y.shape[0])
+    )
+    # (What is beyond the range of a double is dropped.)
+    scale = jnp.where(at.log_unit > -690.0, scale, 0.0)
     return jnp.maximum(mass, 0.0) * scale, jnp.float64(0.0)
 
 

@@ -24,7 +24,7 @@ array, eta / (4 N) at a point, is replaced by 0: that costs another eta / 4 at m
 that was seen at a point. Left far below the bulk, its Q-mass would drown that of all the rest.)
 
 Positions c + h k are rounded, by 2^-52 of the window at most, n times: the curve is read at
-eps -+ that shift. The prefactor's rounding is covered by 2^-48 (4 + |sum n K| + |theta eps|).
+eps -+ that shift (`_allowances.positions`). All other roundings are functions of the sizes, too.
 """
 
 import functools
@@ -34,6 +34,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdp._law import _allowances
 from jaxdp._law._family import family_product, log_through
 from jaxdp._law._grid import between, dividing
 from jaxdp._law._parts import one_step, parts
@@ -93,14 +94,15 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         spacing = jnp.where(single, one.lattice.spacing, aligned)
         low = jnp.where(single, step.inner * step.centre + step.window[0], low)
     frame = Frame(spacing, plan.chernoff, theta, side, size)
-    log_scale = start = stray = shift = through = jnp.float64(0.0)
+    log_scale = start = stray = shift = through = steps = jnp.float64(0.0)
     factors = log_mgf = jnp.zeros((2,), jnp.float64)
     waves = []
     for term, step, one in plain:
         count = jnp.asarray(term.count, jnp.float64)
         through += count * log_through(term, one.top)
         span = jnp.abs(one.lattice.centre) + size * one.lattice.spacing
-        shift += 2.0**-50 * count * (span + size * spacing)
+        shift += _allowances.positions(count, span + size * spacing)
+        steps += count
         for part in parts(one, step, count, frame):
             log_scale += part.log_unit + part.power.log_total
             start += part.origin
@@ -117,7 +119,11 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
             through += product.through
             factors += product.factors
             shift += product.shift
+            steps += product.factors[0]
             waves.append(from_log(product.magnitude, product.angle))
+    # Each step's K and cumulants are logarithms of sums over its points.
+    log_scale += side * lax.stop_gradient(64.0 * _allowances.UNIT * steps)
+    log_mgf += lax.stop_gradient(_allowances.pairwise_sums(size) * steps)
     wave = functools.reduce(jnp.multiply, waves)
     first = jnp.floor((low - start) / spacing) - 2.0
     weights = jnp.fft.irfft(wave, size)[wrap(count_up(size) + first, size)]
@@ -132,7 +138,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         spacing,
         weights,
         log_scale,
-        _log_tau(through),
+        _log_tau(through, side, len(plain) + sum(t.number for t in terms if isinstance(t, Family))),
         lax.stop_gradient(shift),
         jnp.expm1(stray) + rounding,
         lost,
@@ -140,10 +146,14 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     )
 
 
-def _log_tau(through: jax.Array) -> jax.Array:
-    """log of the P-mass at infinity, from the log of the mass that never got there."""
+def _log_tau(through: jax.Array, side: int, number: int) -> jax.Array:
+    """log of the P-mass at infinity, from the log of the mass that never got there.
+
+    That is a sum of so many terms: the mass is on the safe side.
+    """
     some = through < 0.0
-    return jnp.where(some, jnp.log(-jnp.expm1(jnp.where(some, through, -1.0))), -jnp.inf)
+    value = jnp.where(some, jnp.log(-jnp.expm1(jnp.where(some, through, -1.0))), -jnp.inf)
+    return value + side * _allowances.failure(value, number)
 
 
 def left_out(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:

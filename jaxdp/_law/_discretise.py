@@ -21,7 +21,9 @@ with m, so rounding is covered by e -> e (1 + r) and u -> min(u + 2r, D), where 
 relative error of the masses; where the minimum acts, all of e sits at the right end, and
 (X - a)_+ <= X (1 - a / x_{j+1})_+ shows that to be above as well.
 
-Lower. Each half of a cell is collapsed to its mean (Jensen: below). Let w be the two-point spread
+Lower. What is nearer to a node than to any other is collapsed to its mean (Jensen: below). So a
+cell holds at most two atoms, that of its left node and that of its right one; where a law is
+narrow and its mean is a node, there is none at all. Let w be the two-point spread
 of that collapsed law, C_w its curve; over each cell C_w is the chord, above the collapsed curve by
 the sag s(a), which is largest at one of the two means. Lower C_w at the nodes by E_k >= 0:
 phi = C_w - E at the nodes, linear between. On cell j the interpolant of E is at least
@@ -35,8 +37,9 @@ factor of about eight. Three places need more:
 * The first occupied cell. E may usefully not exceed the put B(a) = E_w (a - X)_+; where it would,
   it is replaced by it, there and at the next node inwards. With E = B at both ends of a cell phi
   is e_w - m_w a <= C. (The extra node inwards had E <= B, so it is raised, and the next cell keeps
-  both its ends >= s.) An atom at the low end stays where it is, E being a small positive number
-  there: E there is lost from the mean, which is allowed.
+  both its ends >= s.) A narrow bulk at the low end moves down to its node (which lowers X); there
+  E = 0, so that no mean is lost, and at the next node E is at least the put of the rest of the
+  cell: phi is then the line from C(x_0), at least as steep as C is at x_0.
 * The last occupied cell. E may not exceed the call C_w (phi would be negative); where it would, it
   is replaced by it and phi ends there. On the cell before, phi is the line from
   C_w(x_j) - E_j to 0 at x_{j+1}: at most C if it is at the two means a, that is
@@ -54,7 +57,7 @@ factor of about eight. Three places need more:
   decides the accuracy, never the validity.
 Below x_0 the slope is min(W, .) with W = Q{X > x_0} and phi(x_0) <= C(x_0), and
 C(a) >= C(x_0) + (x_0 - a) W. Above the last node mass moves down to it, where E = 0: both
-lower (X - a)_+. The running sums have relative error < N 2^-53; G is scaled down by more.
+lower (X - a)_+. The running sums have relative errors (`_allowances.cell_sums`): G is scaled down.
 """
 
 from typing import NamedTuple
@@ -64,22 +67,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdp._divergences import exp_log
+from jaxdp._law import _allowances
 from jaxdp._law._terms import Term
 
-# The contract on `Term.masses`: relative error of either mass at most
-# 2^-52 (16 + 4 |log m| + 4 |log e|), what a few ulps in the arguments of a normal tail cost, and
-# what the term itself allows.
-_MASS_ULPS = 16.0
-_ULP = 2.0**-52
 _LARGEST_EXPONENT = 600.0
 EMPTY = 1e-14
 _SWEEPS = 24
 _NOISE = 2.0**-49  # of a difference of masses, relative to them
-
-
-def _sum_allowance(size: int) -> float:
-    """Of running sums over so many cells, and a few operations per cell."""
-    return max(2.0**-38, size * 2.0**-52)
 
 
 class Cells(NamedTuple):
@@ -99,11 +93,11 @@ def cells(term: Term, lo: jax.Array, hi: jax.Array, node: jax.Array, side: int) 
     log_q, log_p = term.masses(lo, hi)
     some = (log_q > -jnp.inf) & (log_p > -jnp.inf) & (hi > lo)
     q, p = jnp.where(some, log_q, 0.0), jnp.where(some, log_p, 0.0)
-    r = _ULP * (_MASS_ULPS + 4.0 * jnp.abs(q) + 4.0 * jnp.abs(p)) + term.mass_error
+    r = _allowances.masses(q, p) + term.mass_error
     r = lax.stop_gradient(r)
     offset = p - q - node + 2.0 * side * r
     some &= (side > 0) | (lo > -jnp.inf) | (offset >= 0.0)
-    offset = jnp.clip(offset, jnp.maximum(lo - node, 0.0), hi - node)
+    offset = jnp.clip(offset, jnp.where(lo > -jnp.inf, lo - node, 0.0), hi - node)
     return Cells(
         jnp.where(some, q - r, -jnp.inf),
         jnp.where(some, p + side * r, -jnp.inf),
@@ -130,6 +124,7 @@ def upper(term: Term, nodes: jax.Array, theta: jax.Array) -> tuple[jax.Array, ja
     width = jnp.maximum(nodes[1:] - lo, 0.0)
     left, right = split(law.offset, width)
     exponent = law.log_p + theta * lo
+    exponent += _allowances.exponent(law.log_p, theta * lo)
     shift = lax.stop_gradient(jnp.max(exponent))
     shift = jnp.where(jnp.isfinite(shift), shift, 0.0)
     mass = exp_log(exponent - shift)
@@ -138,16 +133,35 @@ def upper(term: Term, nodes: jax.Array, theta: jax.Array) -> tuple[jax.Array, ja
     below = exp_log(bottom + theta * nodes[:1] - shift)
     weights = jnp.concatenate([below + at_left[:1], at_right[:-1] + at_left[1:], at_right[-1:]])
     total = jnp.sum(weights)
-    return weights / total, shift + jnp.log(total), top
+    log_norm = shift + jnp.log(total)
+    return weights / total, log_norm + _allowances.exponent(shift, log_norm), top
 
 
 class HalfCells(NamedTuple):
-    """Q-masses of the two halves of each cell, and e^u - 1 for the mean ratio of each half."""
+    """Q-masses of two atoms in each cell, and e^u - 1 for the ratio of each (see the module)."""
 
     mass_left: jax.Array
     mass_right: jax.Array
     rise_left: jax.Array
     rise_right: jax.Array
+
+
+def beside_nodes(mass: jax.Array, offset: jax.Array, width: jax.Array) -> HalfCells:
+    """The atoms of the cells between the nodes: one for each node, offset from it to either side.
+
+    Args:
+      mass: Q-mass about each of N nodes.
+      offset: of the loss of its mean ratio from the node, within half a cell.
+      width: of the N - 1 cells.
+    """
+    right = offset >= 0.0
+    rise = jnp.where(right, offset, 0.0)[:-1], width + jnp.where(right, 0.0, offset)[1:]
+    return HalfCells(
+        jnp.where(right, mass, 0.0)[:-1],
+        jnp.where(right, 0.0, mass)[1:],
+        jnp.expm1(rise[0]),
+        jnp.expm1(rise[1]),
+    )
 
 
 def lower_measure(
@@ -162,30 +176,35 @@ def lower_measure(
       top: Q-mass above the last node.
       empty: nodes with no mass nearby that matters: affects accuracy, not validity.
     """
-    allowance = _sum_allowance(ratio.shape[0])
+    allowance = _allowances.cell_sums(ratio.shape[0])
     some = width > 0.0
     span = jnp.expm1(jnp.where(some, width, 1.0))
     m_a, m_b, x_a, x_b = halves
     x_a, x_b = jnp.minimum(x_a, span), jnp.minimum(x_b, span)
-    cross = x_a * (span - x_b) / span
-    sag_a = m_a * x_a * (span - x_a) / span + m_b * cross
-    sag_b = m_b * x_b * (span - x_b) / span + m_a * cross
-    to_right = (m_a * x_a + m_b * x_b) / span
-    to_left = (m_a * (span - x_a) + m_b * (span - x_b)) / span
     mass = m_a + m_b
     zero, no = jnp.zeros((1,), mass.dtype), jnp.zeros((1,), bool)
-    sag = jnp.maximum(sag_a, sag_b) * ratio[:-1] * (1.0 + allowance)
-    above = jnp.concatenate([lax.cumsum(mass, reverse=True)[1:], zero]) + top
-    below = jnp.concatenate([zero, jnp.cumsum(mass)[:-1]])
+    below = jnp.concatenate([zero, _allowances.running(mass)[:-1]])
+    sag, to_left = _sag(halves, x_a, x_b, span)
+    # An atom that has next to nothing beside it, at the low end: it moves to its node.
+    following = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
+    leads = (below <= 0.0) & (m_a > 0.0) & (to_left * span > 4.0 * following)
+    x_a = jnp.where(leads, 0.0, x_a)
+    halves = halves._replace(rise_left=x_a)
+    atom = jnp.where(leads, m_a, 0.0)
+    sag, to_left = _sag(halves, x_a, x_b, span)
+    to_right = (m_a * x_a + m_b * x_b) / span
+    sag = sag * ratio[:-1] * (1.0 + allowance)
+    above = jnp.concatenate([_allowances.running(mass, reverse=True)[1:], zero]) + top
     survival = to_right + above
     step = jnp.where(some, span * ratio[:-1], 0.0)
-    call = jnp.concatenate([lax.cumsum(survival * step, reverse=True), zero])
-    put = jnp.concatenate([zero, jnp.cumsum((to_left + below) * step)])
+    call = jnp.concatenate([_allowances.running(survival * step, reverse=True), zero])
+    put = jnp.concatenate([zero, _allowances.running((to_left + below) * step)])
+    lead_put = jnp.where(leads, (to_left - atom) * step * (1.0 + allowance), 0.0)
     wanted = jnp.maximum(jnp.concatenate([zero, sag]), jnp.concatenate([sag, zero]))
     wanted = jnp.maximum(wanted, _bridge(wanted, ratio, empty))
-    following = jnp.concatenate([mass[1:], zero])
-    atom = (put[:-1] <= 0.0) & (to_left > 0.9 * mass) & (mass > 4.0 * following)
-    over = (put < wanted) & ~jnp.concatenate([atom, no])
+    at_lead, after = jnp.concatenate([leads, no]), jnp.concatenate([no, leads])
+    wanted = jnp.where(at_lead, 0.0, jnp.maximum(wanted, jnp.concatenate([zero, lead_put])))
+    over = (put < wanted) & ~at_lead & ~after
     is_put = over | jnp.concatenate([no, over[:-1]])
     is_call = call < wanted
     is_put &= ~is_call & (put <= call)
@@ -194,11 +213,12 @@ def lower_measure(
     wanted = jnp.maximum(wanted, jnp.concatenate([jnp.where(ends, to_end, 0.0), zero]))
     lowering = jnp.minimum(jnp.where(is_put, put, wanted), call)
     load = jnp.concatenate([to_left, zero]) + jnp.concatenate([zero, to_right])
-    raised = _relax(*lax.stop_gradient((lowering, load, step, is_put | is_call)))
+    raised = _relax(*lax.stop_gradient((lowering, load, step, is_put | is_call | at_lead)))
     lowering += lax.stop_gradient(jnp.minimum(raised, call) - lowering)
     shown = (lowering[:-1] >= sag) & (lowering[1:] >= sag)
     shown |= (is_put[:-1] & is_put[1:]) | (is_call[:-1] & is_call[1:])
     shown |= ends & (lowering[:-1] >= to_end)
+    shown |= leads & (lowering[:-1] <= 0.0) & (lowering[1:] >= lead_put)
     survival += (lowering[1:] - lowering[:-1]) / jnp.where(some, step, 1.0)
     survival = jnp.maximum(jnp.where(shown, survival, jnp.minimum(survival, above)), 0.0)
     # A cell without width repeats its left neighbour. Where phi has ended, no rounding is left.
@@ -211,11 +231,22 @@ def lower_measure(
     return jnp.where(measure > _NOISE * survival, measure, 0.0)
 
 
+def _sag(
+    halves: HalfCells, x_a: jax.Array, x_b: jax.Array, span: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The largest sag of each cell, per ratio of its left node, and what goes to that node."""
+    m_a, m_b, *_ = halves
+    cross = x_a * (span - x_b) / span
+    sag_a = m_a * x_a * (span - x_a) / span + m_b * cross
+    sag_b = m_b * x_b * (span - x_b) / span + m_a * cross
+    return jnp.maximum(sag_a, sag_b), (m_a * (span - x_a) + m_b * (span - x_b)) / span
+
+
 def _line_to_end(
     halves: HalfCells, span: jax.Array, ratio: jax.Array, call: jax.Array
 ) -> jax.Array:
     """E at the left end of a cell at whose right end phi is 0, where C_w is `call`."""
-    allowance = _sum_allowance(ratio.shape[0])
+    allowance = _allowances.cell_sums(ratio.shape[0])
     m_a, m_b, x_a, x_b = halves
     x_a, x_b = jnp.minimum(x_a, span), jnp.minimum(x_b, span)
     call *= 1.0 - 2.0 * allowance
@@ -266,16 +297,15 @@ def lower(
     scale, in units that put 1 where the tilted law has its bulk. What
     would overflow there (Q-masses far below the bulk) is cut, which only lowers the law.
     """
-    lo = nodes[:-1]
-    width = jnp.maximum(nodes[1:] - lo, 0.0)
-    halves = jnp.stack([lo, lo + 0.5 * width], axis=-1).reshape(-1)
-    start = jnp.concatenate([jnp.array([-jnp.inf]), halves[1:], nodes[-1:]])
-    stop = jnp.concatenate([halves[1:], nodes[-1:], jnp.array([jnp.inf])])
-    whole = cells(term, start, stop, jnp.concatenate([jnp.repeat(lo, 2), nodes[-1:]]), -1)
+    width = jnp.maximum(nodes[1:] - nodes[:-1], 0.0)
+    middle = nodes[:-1] + 0.5 * width
+    start = jnp.concatenate([jnp.array([-jnp.inf]), middle, nodes[-1:]])
+    stop = jnp.concatenate([middle, nodes[-1:], jnp.array([jnp.inf])])
+    whole = cells(term, start, stop, jnp.concatenate([nodes, nodes[-1:]]), -1)
     top = whole.log_q[-1]
-    a, b = (Cells(*(x[i:-1:2] for x in whole)) for i in (0, 1))
+    about = Cells(*(x[:-1] for x in whole))
     tilt = 1.0 + theta
-    exponent = jnp.maximum(a.log_q, b.log_q) + tilt * lo
+    exponent = about.log_q + tilt * nodes
     best = jnp.max(exponent)
     best = lax.stop_gradient(jnp.where(jnp.isfinite(best), best, 0.0))
     unit = best - tilt * centre
@@ -283,9 +313,10 @@ def lower(
     def scaled(log_q: jax.Array) -> jax.Array:
         return exp_log(jnp.minimum(log_q - unit, _LARGEST_EXPONENT))
 
-    halves = HalfCells(scaled(a.log_q), scaled(b.log_q), jnp.expm1(a.offset), jnp.expm1(b.offset))
-    heavy = exponent > best + jnp.log(EMPTY)
-    empty = ~(_pad_false(heavy, before=True) | _pad_false(heavy, before=False))
+    halves = beside_nodes(scaled(about.log_q), about.offset, width)
+    heavy, no = exponent > best + jnp.log(EMPTY), jnp.zeros((1,), bool)
+    in_cell = (heavy & (about.offset >= 0.0))[:-1] | (heavy & (about.offset < 0.0))[1:]
+    empty = ~(heavy | jnp.concatenate([in_cell, no]) | jnp.concatenate([no, in_cell]))
     relative = nodes - centre
     measure = lower_measure(
         halves, width, jnp.exp(jnp.clip(relative, -_LARGEST_EXPONENT, 80.0)), scaled(top), empty
@@ -294,9 +325,5 @@ def lower(
     weight_exponent = jnp.where(usable, jnp.minimum(tilt * relative, _LARGEST_EXPONENT), -jnp.inf)
     weights = measure * exp_log(weight_exponent)
     total = jnp.maximum(jnp.sum(weights), 1e-300)
-    return weights / total, jnp.log(total) + best
-
-
-def _pad_false(flags: jax.Array, *, before: bool) -> jax.Array:
-    pad = jnp.zeros((1,), bool)
-    return jnp.concatenate([pad, flags] if before else [flags, pad])
+    log_norm = jnp.log(total) + best
+    return weights / total, log_norm - _allowances.exponent(best, log_norm)

@@ -12,12 +12,14 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdp._law import _allowances
 from jaxdp._law._grid import Lattice, align
 from jaxdp._law._plan import FamilyPlan
 from jaxdp._law._saddle import AT_A_TIME
 from jaxdp._law._step import discretise, finite_ends
 from jaxdp._law._symbols import Frame, factors, log_of
 from jaxdp._law._terms import Family, Term
+from jaxdp._special import log1p
 
 
 class Product(NamedTuple):
@@ -36,7 +38,7 @@ class Product(NamedTuple):
 def log_through(term: Term, top: jax.Array) -> jax.Array:
     """log of the P-mass at finite losses, of one step."""
     tau = jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) + jnp.exp(top)
-    return jnp.log1p(-jnp.minimum(tau, 1.0 - 1e-16))
+    return log1p(-jnp.minimum(tau, 1.0 - 1e-16))
 
 
 def _one(term: Term, chosen: FamilyPlan, frame: Frame) -> Product:
@@ -60,7 +62,7 @@ def _one(term: Term, chosen: FamilyPlan, frame: Frame) -> Product:
         jnp.log(symbol.real[1:]) - jnp.log(total),
         log_through(term, one.top),
         jnp.zeros((2,)),
-        2.0**-50 * span,
+        _allowances.positions(1.0, span),
     )
     logs = jax.tree.map(lambda x: jnp.where(some, count * jnp.where(some, x, 0.0), 0.0), logs)
     return logs._replace(factors=factors(count))

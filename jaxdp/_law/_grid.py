@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdp._law import _allowances
+
 _NODES_PER_DENSITY = 64
 _REACH = 2**28
 
@@ -71,11 +73,19 @@ def between(support: tuple[jax.Array, jax.Array]) -> jax.Array:
     return jnp.where(both, high, 0.0) - jnp.where(both, low, 0.0)
 
 
+def nudge(support: tuple[jax.Array, jax.Array], centre: jax.Array) -> jax.Array:
+    """How far a lattice is moved so that rounding cannot misplace the atoms at finite ends."""
+    low, high = support
+    ends = jnp.where(jnp.isfinite(low), jnp.abs(low), 0.0)
+    ends = ends + jnp.where(jnp.isfinite(high), jnp.abs(high), 0.0)
+    return _allowances.nudge(ends, jnp.where(ends > 0.0, centre, 0.0))
+
+
 def align(lattice: Lattice, support: tuple[jax.Array, jax.Array], side: int) -> Lattice:
     """Move and stretch the lattice so that finite ends of the support lie on it.
 
     The ends are where a bounded law keeps its atoms; an atom on a node is represented exactly.
-    The lattice then moves by 1e-13 of the ends to the safe side, up (side = +1) or down (-1), so
+    The lattice then moves by `nudge` to the safe side, up (side = +1) or down (-1), so
     that rounding cannot put an atom on the wrong side of its node.
     """
     low, high = support
@@ -84,8 +94,7 @@ def align(lattice: Lattice, support: tuple[jax.Array, jax.Array], side: int) -> 
     spacing = dividing(between(support), spacing)
     anchor = jnp.where(has_high, high, jnp.where(has_low, low, centre))
     centre = anchor + jnp.round((centre - anchor) / spacing) * spacing
-    ends = jnp.where(has_low, jnp.abs(low), 0.0) + jnp.where(has_high, jnp.abs(high), 0.0)
-    return Lattice(centre + side * 1e-13 * ends, spacing)
+    return Lattice(centre + side * nudge(support, centre), spacing)
 
 
 def occupied_positions(
@@ -97,13 +106,17 @@ def occupied_positions(
     """The ladder's positions, those beyond the range that is kept pulled back to its ends.
 
     Cells that this leaves without width hold no mass. An end of the support that sits on the
-    lattice but for rounding counts as on it.
+    lattice but for `nudge` and rounding counts as on it, and is kept where all but it is.
     """
     centre, spacing = lattice
+    near = nudge(support, centre)
+    slack = 1e-6 + 2.0 * near / spacing
+    kept_low = jnp.where(kept[0] <= support[0] + 8.0 * near, -jnp.inf, kept[0])
+    kept_high = jnp.where(kept[1] >= support[1] - 8.0 * near, jnp.inf, kept[1])
     low = jnp.maximum(
-        jnp.floor((support[0] - centre) / spacing + 1e-6), jnp.floor((kept[0] - centre) / spacing)
+        jnp.floor((support[0] - centre) / spacing + slack), jnp.floor((kept_low - centre) / spacing)
     )
     high = jnp.minimum(
-        jnp.ceil((support[1] - centre) / spacing - 1e-6), jnp.ceil((kept[1] - centre) / spacing)
+        jnp.ceil((support[1] - centre) / spacing - slack), jnp.ceil((kept_high - centre) / spacing)
     )
     return jnp.clip(positions, low, jnp.maximum(high, low + 1.0))

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdp._law import _discretise
+from jaxdp._law import _allowances, _discretise
 from jaxdp._law._grid import Lattice, align
 from jaxdp._law._plan import StepPlan
 from jaxdp._law._step import OneStep, discretise, finite_ends
@@ -51,15 +51,43 @@ from jaxdp._law._symbols import (
 )
 from jaxdp._law._terms import Term
 
+_ANCHOR_ROUNDS = 16
+
 
 def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int) -> OneStep:
     """Discretise one term on a ladder about the tilted mean, below about the anchor."""
     even = step.even > 0.0
     spacing = jnp.where(even, step.even, (step.window[1] - step.window[0]) / (size - 8))
     spacing = jnp.maximum(spacing, 1e-12 * jnp.abs(step.centre) + 1e-200)
-    centre = step.centre if side > 0 else step.anchor
+    centre = step.centre if side > 0 else _anchor(term, step, spacing)
     lattice = align(Lattice(centre, spacing), finite_ends(term), side)
-    return discretise(term, lattice, step.range, theta, size, side, even)
+    one = discretise(term, lattice, step.range, theta, size, side, even)
+    if side > 0:
+        return one
+    # A block's losses lie about the anchor of the plan, which is wider: on the coarse lattice that
+    # is to be a node.
+    free = jnp.isinf(finite_ends(term)[1])
+    return one._replace(end=jnp.where(free, (step.anchor - lattice.centre) / spacing, one.end))
+
+
+def _anchor(term: Term, step: StepPlan, spacing: jax.Array) -> jax.Array:
+    """Just below the log mean ratio of the losses nearer to it than half the spacing.
+
+    In one stage: by iteration from the anchor of the plan, which knows it to a coarse cell. In two,
+    the mean of a block is what has to be kept, and the plan's anchor is near enough to that.
+    """
+    start = step.anchor
+
+    def again(_, anchor: jax.Array) -> jax.Array:
+        log_q, log_p = term.masses(anchor - 0.5 * spacing, anchor + 0.5 * spacing)
+        some = (log_q > -jnp.inf) & (log_p > -jnp.inf)
+        mean = jnp.where(some, log_p, 0.0) - jnp.where(some, log_q, 0.0)
+        return jnp.where(some, jnp.clip(mean, start - spacing, start + spacing), anchor)
+
+    found = lax.fori_loop(0, _ANCHOR_ROUNDS, again, start)
+    anchor = lax.stop_gradient(jnp.where(step.outer > 1.0, start, found))
+    # rounding is to leave the mean above its node, not below
+    return anchor - (2.0**-42 + 2.0**-46 * jnp.abs(anchor))
 
 
 def coarsen(
@@ -124,7 +152,7 @@ class _Fine(NamedTuple):
 
 
 def _offset(fine: _Fine, origin: jax.Array, frame: Frame) -> jax.Array:
-    """In coarse steps, of the upper end of the support of so many steps from the lattice."""
+    """In coarse steps, of what lies on the lattice for so many steps: see `OneStep.end`."""
     place = origin * fine.end * (fine.lattice.spacing / frame.spacing)
     return place - jnp.round(place)
 
@@ -148,7 +176,8 @@ def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame
     place = start + count_up(size) * ratio + middle
     coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
     edges = h * jnp.stack([-first, first + size])
-    lost += jnp.sum(outside(fold * fine.log_mgf, step.chernoff, edges))
+    log_mgf = fold * (fine.log_mgf + _allowances.pairwise_sums(size))
+    lost += jnp.sum(outside(log_mgf, step.chernoff, edges))
     return frame.symbol(coarse, count_up(size) - middle), jnp.log1p(lost)
 
 
@@ -165,6 +194,11 @@ def _jumps(one: OneStep, rare: jax.Array, few: jax.Array, frame: Frame) -> tuple
     q_log, p_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), tilts[:, None] * exponent)
     log_m = q_log + one.log_norm - (1.0 + theta) * one.lattice.centre
     s = p_log - q_log + one.lattice.centre
+    # A d that is lower is right on either side: here by what its two sums may be off by.
+    rough = _allowances.pairwise_sums(exponent.size) + _allowances.exponent(
+        q_log, p_log, one.log_norm, (1.0 + theta) * one.lattice.centre
+    )
+    log_m, s = log_m - rough, s - 2.0 * rough
     some = jnp.any(rare)  # else there is nothing to multiply what follows with
     log_m, s = jnp.where(some, log_m, 0.0), jnp.where(some, s, 0.0)
     weights = jnp.where(rare, one.weights, 0.0) * jnp.exp(one.log_norm)

@@ -125,14 +125,29 @@ def _bulk(weight: jax.Array, centred: jax.Array, mean: jax.Array) -> tuple[jax.A
 
 
 def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array:
-    """Per term: the log mean ratio of the losses within half a width of the median."""
-    share = jnp.cumsum(jnp.exp(log_weight), axis=-1)
-    # (A count, as argmax does not lower in 64 bits inside a 32-bit program.)
-    below = jnp.sum((share < 0.5 * share[:, -1:]).astype(jnp.int32), axis=-1, keepdims=True)
-    middle = jnp.take_along_axis(atoms.loss, below, axis=-1)
-    near = jnp.abs(atoms.loss - middle) <= 0.5 * width
-    log_p = jnp.where(near, atoms.log_p, -jnp.inf)
-    return jsp.logsumexp(log_p, axis=-1) - jsp.logsumexp(log_p - atoms.loss, axis=-1)
+    """Per term, the log mean ratio of the losses within half a width of a median.
+
+    Of the tilted law's median and of the law's own the one about which the tilted law has more
+    mass: with few steps it may consist of rare large losses and of a bulk that is far narrower.
+    (A coarse cell wider than that has as much of its mass there as if it were spread evenly.)
+    """
+    cell = jnp.pad(atoms.edges[:, 1:] - atoms.edges[:, :-1], ((0, 0), (1, 1)))
+    log_there = log_weight + jnp.minimum(jnp.log(width) - jnp.log(jnp.maximum(cell, 1e-300)), 0.0)
+
+    def about(log_p: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The log mean ratio near the median, and how much of the tilted law is there."""
+        share = jnp.cumsum(jnp.exp(log_p), axis=-1)
+        # (A count, as argmax does not lower in 64 bits inside a 32-bit program.)
+        below = jnp.sum((share < 0.5 * share[:, -1:]).astype(jnp.int32), axis=-1, keepdims=True)
+        middle = jnp.take_along_axis(atoms.loss, below, axis=-1)
+        near = jnp.abs(atoms.loss - middle) <= 0.5 * width
+        kept = jnp.where(near, atoms.log_p, -jnp.inf)
+        ratio = jsp.logsumexp(kept, axis=-1) - jsp.logsumexp(kept - atoms.loss, axis=-1)
+        return ratio, jnp.sum(jnp.where(near, jnp.exp(log_there), 0.0), axis=-1)
+
+    tilted, mass = about(log_weight)
+    plain, other = about(atoms.log_p)
+    return jnp.where(other > mass, plain, tilted)
 
 
 def _tops(terms: Terms) -> jax.Array:
@@ -152,13 +167,13 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     atoms = lax.stop_gradient(_saddle.coarse_atoms(terms))
     count = atoms.count
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
-    edges = _saddle.pilot_edges()
+    edges = atoms.edges
     centre, log_answer = _saddle.estimate(atoms, epsilon, log_delta)
     # Losses so large that P hardly sees them go to infinity.
     allowed = jnp.log(_TOLERANCE) + log_answer - jnp.log(used)[:, None]
     above = _saddle.above(atoms)
     keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
-    highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[0]), axis=-1)
+    highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[:, :1]), axis=-1)
     log_p = jnp.where(keep, atoms.log_p, -jnp.inf)
     # The last cell that is kept may hold a good part of the tilted law: it counts with its end.
     last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
@@ -186,7 +201,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
     if epsilon is None:
         centre = 0.25 * margin * jnp.floor(4.0 * centre / margin)
-    log_value = log_answer - jnp.sum(count * m.log_norm) + theta * centre
+    # (What is looked for is at most 1; an estimate of it need not be.)
+    log_value = jnp.minimum(log_answer - jnp.sum(count * m.log_norm) + theta * centre, 0.0)
     # A stray mass costs at most sup g, see `_compose`.
     tolerance = _TOLERANCE * jnp.clip(10.0 * centre / deviation, _LEAST_SHARE, 1.0)
     log_mass = jnp.log(tolerance) + log_value - log_price(theta)
@@ -197,7 +213,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     below = jnp.cumsum(jnp.exp(atoms.log_p), axis=-1)[:, :-1]
     moved = jnp.log(below) + theta * edges - m.log_norm[:, None]
     keep_below = moved > log_mass - jnp.log(used)[:, None] - 25.0
-    lowest = jnp.max(jnp.where(keep_below, edges[0], edges), axis=-1)
+    lowest = jnp.max(jnp.where(keep_below, -jnp.inf, edges), axis=-1)
     log_p = jnp.where(atoms.loss >= lowest[:, None], log_p, -jnp.inf)
 
     # At large tilts it matters where the last cell ends, or the support in it.

@@ -1,5 +1,6 @@
 """Bounds on delta at epsilon and on epsilon at delta, read from a composed law."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,10 +9,13 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp._divergences import log_add, log_positive
+from jaxdp._law import _allowances
 from jaxdp._law._compose import Composed, compose, left_out
+from jaxdp._law._grid import nudge
 from jaxdp._law._plan import plan
-from jaxdp._law._saddle import saddle_point
-from jaxdp._law._terms import AnyDirection, Direction, Terms, over_directions
+from jaxdp._law._saddle import log_price, saddle_point
+from jaxdp._law._terms import AnyDirection, Direction, Family, Terms, over_directions
+from jaxdp._special import log1mexp
 
 DEFAULT_SIZE = 8192
 _LARGEST_EXPONENT = 650.0
@@ -28,7 +32,7 @@ def _log_sub(a: jax.Array, b: jax.Array) -> jax.Array:
 
 def _prefactor(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     """log e^{sum n K - theta eps}, its rounding on the safe side."""
-    slack = 2.0**-48 * (4.0 + jnp.abs(law.log_scale) + jnp.abs(law.theta * epsilon))
+    slack = _allowances.prefactor(law.log_scale, law.theta * epsilon)
     return law.log_scale - law.theta * epsilon + side * slack
 
 
@@ -68,11 +72,16 @@ def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     smoothed = reach**2 / jnp.where(near, 4.0 * tau * (1.0 - rise), 1.0)
     kernel = jnp.exp(-law.theta * y) * jnp.where(near, smoothed, rise)
     total = jnp.sum(jnp.where(beyond, law.weights * kernel, 0.0))
+    total *= 1.0 + side * _allowances.tilted_sums(law.weights.shape[0])
     total += side * left_out(law, epsilon, side)
+    if side > 0:  # whatever the window: a law of mass 1, and the kernel below its supremum
+        total = jnp.minimum(total, jnp.exp(log_price(law.theta)))
     finite = _prefactor(law, epsilon, side) + log_positive(total)
     if side > 0:
-        return _or_nan(law, jnp.minimum(log_add(finite, law.log_tau + 2.0**-48), 0.0))
-    return _or_nan(law, log_add(finite, law.log_tau - 2.0**-48))
+        return _or_nan(
+            law, jnp.minimum(log_add(finite, law.log_tau) + 64.0 * _allowances.UNIT, 0.0)
+        )
+    return _or_nan(law, log_add(finite, law.log_tau)) - 64.0 * _allowances.UNIT
 
 
 def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) -> jax.Array:
@@ -108,12 +117,12 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     bound += far if side > 0 else far * -jnp.expm1(jnp.minimum(at - _FAR, 0.0))
     unit = jnp.exp(jnp.clip(-theta * at, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     bound += side * left_out(law, at + centre, side) * unit
-    gone = law.log_tau + side * 2.0**-48
+    gone = law.log_tau
     target = _log_sub(log_delta, gone) - _prefactor(law, centre, side)
     reachable = target > -jnp.inf
-    # The curve's sums have relative error below N 2^-52: it is met that much earlier or later.
+    # The curve's sums are off by that much: it is met that much earlier or later.
     target = jnp.exp(jnp.clip(jnp.where(reachable, target, 0.0), -700.0, 700.0))
-    target *= 1.0 - side * max(2.0**-36, size * 2.0**-52)
+    target *= 1.0 - side * max(2.0**-36, _allowances.running_sums(size))
     count = jnp.arange(size, dtype=jnp.int32)
     over = bound > target
     # The first point where the bound is met from there on.
@@ -136,7 +145,19 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     root = jnp.sqrt((slope - gap) ** 2 + 4.0 * curvature * gap)
     share = jnp.clip(2.0 * gap / (slope + gap + root), 0.0, -jnp.expm1(-h))
     met_at = law.start + h * k + ahead + jnp.log1p(-share) + side * law.shift
-    return _or_nan(law, jnp.where(reachable, met_at, side * jnp.inf))
+    met_at = _or_nan(law, jnp.where(reachable, met_at, side * jnp.inf))
+    return jnp.minimum(met_at, _chernoff_epsilon(law, log_delta)) if side > 0 else met_at
+
+
+def _chernoff_epsilon(law: Composed, log_delta: jax.Array) -> jax.Array:
+    """The epsilon where e^{sum n K - theta eps} sup g is delta less P{inf}, whatever the window."""
+    target = _log_sub(log_delta, law.log_tau + 2.0**-48)
+    some = (target > -jnp.inf) & (law.theta > 0.0) & jnp.isfinite(law.log_scale)
+    theta = jnp.where(some, law.theta, 1.0)
+    exponent = jnp.where(some, law.log_scale + log_price(theta) - target, 0.0)
+    slack = 2.0**-48 * (4.0 + jnp.abs(law.log_scale) + jnp.abs(target) + jnp.abs(exponent))
+    epsilon = (exponent + slack) / theta * (1.0 + 2.0**-50) + law.shift
+    return jnp.where(some, epsilon, jnp.inf)
 
 
 End = tuple[jax.Array, jax.Array]  # the largest finite loss, log P{L = inf}
@@ -171,13 +192,76 @@ def cap_log_deltas(
 def cap_epsilons(
     bounds: tuple[jax.Array, ...], sides: tuple[int, ...], log_delta: jax.Array, end: Any
 ) -> tuple[jax.Array, ...]:
-    """Epsilon >= 0 is at most the largest finite loss where delta exceeds tau; nan is trivial."""
+    """Epsilon >= 0 is at most the largest finite loss where delta exceeds tau; nan is trivial.
+
+    Where delta is below tau, epsilon is infinite.
+    """
     largest, log_tau = (jnp.asarray(x, jnp.float64) for x in end)
     top = jnp.where(log_delta > log_tau + 2.0**-40, largest, jnp.inf)
-    return tuple(
-        jnp.clip(jnp.where(jnp.isnan(bound), jnp.inf if side > 0 else 0.0, bound), 0.0, top)
-        for bound, side in zip(bounds, sides, strict=True)
-    )
+    fails = log_delta < log_tau - 2.0**-40
+
+    def capped(bound: jax.Array, side: int) -> jax.Array:
+        bound = jnp.where(jnp.isnan(bound), jnp.inf if side > 0 else 0.0, bound)
+        return jnp.where(fails, jnp.inf, jnp.clip(bound, 0.0, top))
+
+    return tuple(capped(bound, side) for bound, side in zip(bounds, sides, strict=True))
+
+
+def _top(terms: Terms) -> End | None:
+    """A loss that the composition reaches with all its largest losses, and log P of that.
+
+    Rounded down; None where a term has no largest loss for sure, -inf where it may have none.
+    """
+    if any(isinstance(term, Family) or not term.bounded for term in terms):
+        return None
+    loss = log_p = jnp.float64(0.0)
+    for term in terms:
+        low, high = (jnp.asarray(end, jnp.float64) for end in term.support)
+        some = jnp.isfinite(high)
+        start = jnp.where(some, high - 2.0 * nudge((low, high), jnp.zeros(())), 0.0)
+        log_q, one = term.masses(start[None], jnp.array([jnp.inf]))
+        one = one[0] - _allowances.masses(log_q[0], one[0]) - term.mass_error
+        count = jnp.asarray(term.count, jnp.float64)
+        used = count > 0.0
+        loss += jnp.where(used & some, count * start, 0.0)
+        known = jnp.where(some & (one > -jnp.inf), one, 0.0)
+        log_p += jnp.where(used, jnp.where(known < 0.0, count * known, -jnp.inf), 0.0)
+    return loss - 2.0**-46 * jnp.abs(loss), log_p - 2.0**-46 * (1.0 - log_p)
+
+
+def _with_top(
+    terms: Terms,
+    bound: jax.Array,
+    side: int,
+    read: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
+) -> jax.Array:
+    """The bound below, or what a loss of l or more with mass p is known to give, if that is more.
+
+    delta is at least p (1 - e^{epsilon - l}); `read(l, log p)` says whether that is positive, and
+    what it is.
+    """
+    top = _top(terms) if side < 0 else None
+    if top is None:
+        return bound
+    inside, value = read(*top)
+    return jnp.fmax(bound, jnp.where(inside, value, -jnp.inf))
+
+
+def _delta_at(epsilon: jax.Array) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    def read(loss: jax.Array, log_p: jax.Array) -> tuple[jax.Array, jax.Array]:
+        inside = epsilon < loss
+        return inside, log_p + log1mexp(jnp.where(inside, epsilon - loss, -1.0))
+
+    return read
+
+
+def _epsilon_at(log_delta: jax.Array) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    def read(loss: jax.Array, log_p: jax.Array) -> tuple[jax.Array, jax.Array]:
+        inside = log_delta < log_p
+        gap = log1mexp(jnp.where(inside, log_delta - log_p, -1.0))
+        return inside, loss + gap * (1.0 + 2.0**-48)
+
+    return read
 
 
 def _of(ends: tuple[Any, Any], flip: jax.Array) -> End:
@@ -209,58 +293,31 @@ def log_delta_bounds(
     """Certified bounds on log delta at a real epsilon, one for each of `sides` (-1 below, +1).
 
     `ends` holds the largest finite loss of the composition and its log P{L = inf}, for remove and
-    for add.
+    for add. Below epsilon = 0 the reversed pair is read: H_g(P||Q) = 1 - g + g H_{1/g}(Q||P).
     """
     epsilon = jnp.asarray(epsilon, jnp.float64)
+    mirrored = epsilon < 0.0
+    distance = jnp.abs(epsilon)
 
     def answer(terms: Terms, flip: jax.Array) -> tuple[jax.Array, ...]:
-        chosen = plan(terms, epsilon, None, size)
-        bounds = tuple(_log_delta(compose(terms, chosen, size, s), epsilon, s) for s in sides)
-        return cap_log_deltas(bounds, sides, epsilon, _of(ends, flip))
-
-    return over_directions(terms, direction, answer)
-
-
-def loss_law(
-    terms: Terms,
-    log_delta: jax.Array,
-    *,
-    direction: Direction = "remove",
-    side: int = 1,
-    size: int = DEFAULT_SIZE,
-) -> tuple[jax.Array, ...]:
-    """The composed law about the epsilon of a delta, as `PrivacyLoss` holds it.
-
-    Returns start, spacing, log P-masses, log P{inf}, log_error, tilt, centre and floor: the curve
-    of the masses at epsilon is off by at most e^{log_error - tilt epsilon}. What lies above the
-    window adds at most its share at `centre` beyond it (`_compose.left_out`); what wraps around is
-    known from `floor` on.
-    """
-
-    def answer(terms: Terms, _: jax.Array) -> tuple[jax.Array, ...]:
-        chosen = plan(terms, None, log_delta, size)
-        law = compose(terms, chosen, size, side)
-        start = law.start + side * law.shift
-        loss = start + law.spacing * jnp.arange(size, dtype=jnp.float64)
-        # Weights are read at the losses as they came out, masses at these.
-        log_mass = law.log_scale - law.theta * (loss - side * law.shift) + log_positive(law.weights)
-        rounding = 2.0**-46 * (4.0 + jnp.abs(law.log_scale) + jnp.abs(law.theta * loss))
-        at = chosen.epsilon if side > 0 else chosen.epsilon - chosen.margin
-        error = law.log_scale + log_positive(left_out(law, at, side)) + law.theta * law.shift
-        return (
-            start,
-            law.spacing,
-            log_mass + side * rounding,
-            _or_nan(law, law.log_tau + side * 2.0**-48),
-            _or_nan(law, error),
-            law.theta,
-            chosen.epsilon,
-            chosen.epsilon - chosen.margin,
+        chosen = plan(terms, distance, None, size)
+        bounds = tuple(_log_delta(compose(terms, chosen, size, s), distance, s) for s in sides)
+        bounds = tuple(
+            _with_top(terms, b, s, _delta_at(distance)) for b, s in zip(bounds, sides, strict=True)
         )
+        bounds = cap_log_deltas(bounds, sides, distance, _of(ends, flip ^ mirrored))
+        return tuple(_reflected(epsilon, b, s) for b, s in zip(bounds, sides, strict=True))
 
-    if direction == "both":
-        raise ValueError("a law has one direction")
-    return over_directions(terms, direction, answer)
+    return over_directions(terms, direction, answer, mirrored)
+
+
+def _reflected(epsilon: jax.Array, bound: jax.Array, side: int) -> jax.Array:
+    """The bound at epsilon, from that of the reversed pair at -epsilon if epsilon < 0."""
+    below = epsilon < 0.0
+    e = jnp.where(below, epsilon, -1.0)
+    value = log_add(log1mexp(e), e + jnp.where(below, bound, 0.0))
+    value = jnp.minimum(value + side * 2.0**-48 * (1.0 + jnp.abs(value)), 0.0)
+    return jnp.where(below, value, bound)
 
 
 def log_delta_estimate(
@@ -294,7 +351,8 @@ def epsilon_bounds(
         chosen = plan(terms, None, log_delta, size)
         laws = [compose(terms, chosen, size, s) for s in sides]
         found = tuple(
-            _epsilon(law, log_delta, chosen.epsilon, s) for law, s in zip(laws, sides, strict=True)
+            _with_top(terms, _epsilon(law, log_delta, chosen.epsilon, s), s, _epsilon_at(log_delta))
+            for law, s in zip(laws, sides, strict=True)
         )
         return cap_epsilons(found, sides, log_delta, _of(ends, flip))
 

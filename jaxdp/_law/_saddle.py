@@ -26,11 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdp._law._grid import ladder
+from jaxdp._law._grid import ladder, nudge
 from jaxdp._law._terms import Family, Term, Terms
 
 _PILOT_SPACING = 1e-10
 _PILOT_LADDER = ladder(24, 2**42)
+_END_LADDER = ladder(8, 2**36)[ladder(8, 2**36) > 0.0]
 AT_A_TIME = 8  # of a family's terms
 _FEW = 32  # rows of atoms
 _TILT_RANGE = (1e-3, 1e3)
@@ -44,11 +45,15 @@ _LARGE_LEVELS = np.array([0.9, 0.7, 0.5])
 
 
 class Atoms(NamedTuple):
-    """Coarse laws, stacked: log P-weights and losses, (terms, nodes), and counts (terms,)."""
+    """Coarse laws, stacked: log P-weights and losses, (terms, nodes), and counts (terms,).
+
+    `edges`, (terms, nodes - 1), are where one cell ends and the next begins.
+    """
 
     log_p: jax.Array
     loss: jax.Array
     count: jax.Array
+    edges: jax.Array
 
 
 class Moments(NamedTuple):
@@ -59,22 +64,38 @@ class Moments(NamedTuple):
     variance: jax.Array
 
 
-def pilot_edges() -> jax.Array:
-    """Where one cell of the coarse law ends and the next begins."""
-    return jnp.asarray(_PILOT_LADDER * _PILOT_SPACING)
+def _pilot_edges(term: Term) -> jax.Array:
+    """A ladder about 0, and one from each finite end of the support inwards.
+
+    An atom at an end has a cell of its own, and what lies next to it is seen at any tilt.
+    """
+    edges = jnp.asarray(_PILOT_LADDER * _PILOT_SPACING)
+    if not term.bounded:
+        return edges
+    low, high = (jnp.asarray(end, jnp.float64) for end in term.support)
+    near = 2.0 * nudge((low, high), jnp.zeros(()))
+    steps = jnp.asarray(_END_LADDER * _PILOT_SPACING)
+    has_low, has_high = jnp.isfinite(low), jnp.isfinite(high)
+    least = jnp.where(has_low, low + near, -jnp.inf)
+    most = jnp.maximum(jnp.where(has_high, high - near, jnp.inf), least)
+    from_low = jnp.where(has_low, low, edges[0]) + steps
+    from_high = jnp.where(has_high, high, edges[-1]) - steps
+    edges = jnp.sort(jnp.concatenate([edges, from_low, from_high]))
+    return jnp.clip(edges, least, most)
 
 
 def coarse_atoms(terms: Terms) -> Atoms:
     """The coarse laws of the terms, those of a family one after the other."""
-    edges = pilot_edges()
-    lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
-    hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
 
     def one(term: Term) -> Atoms:
+        edges = _pilot_edges(term)
+        lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
+        hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
         log_q, log_p = term.masses(lo, hi)
-        some = (log_q > -jnp.inf) & (log_p > -jnp.inf)
+        some = (log_q > -jnp.inf) & (log_p > -jnp.inf) & (hi > lo)
         loss = jnp.where(some, log_p - log_q, 0.0)
-        return Atoms(jnp.where(some, log_p, -jnp.inf), loss, jnp.asarray(term.count, jnp.float64))
+        count = jnp.asarray(term.count, jnp.float64)
+        return Atoms(jnp.where(some, log_p, -jnp.inf), loss, count, edges)
 
     rows = []
     for term in terms:
@@ -83,7 +104,25 @@ def coarse_atoms(terms: Terms) -> Atoms:
             rows.append(lax.map(each, term.parameters, batch_size=AT_A_TIME))
         else:
             rows.append(jax.tree.map(lambda x: x[None], one(term)))
-    return jax.tree.map(lambda *x: jnp.concatenate(x), *rows)
+    return jax.tree.map(lambda *x: jnp.concatenate(x), *_padded(rows))
+
+
+def _padded(rows: list[Atoms]) -> list[Atoms]:
+    """The same laws with as many cells each: more of them are empty."""
+    most = max(atoms.loss.shape[1] for atoms in rows)
+
+    def pad(x: jax.Array, size: int, **options: Any) -> jax.Array:
+        return jnp.pad(x, ((0, 0), (0, size - x.shape[1])), **options)
+
+    return [
+        Atoms(
+            pad(atoms.log_p, most, constant_values=-jnp.inf),
+            pad(atoms.loss, most),
+            atoms.count,
+            pad(atoms.edges, most - 1, mode="edge"),
+        )
+        for atoms in rows
+    ]
 
 
 def each_of(function: Callable[[jax.Array], jax.Array], values: jax.Array, rows: int) -> jax.Array:
@@ -142,15 +181,16 @@ def _bisect(
     epsilon: jax.Array | None,
     at: Callable[[jax.Array, Tilted, Tilted], Any],
     too_low: Callable[[Any], jax.Array],
-) -> tuple[jax.Array, Any]:
+) -> tuple[tuple[jax.Array, Any], tuple[jax.Array, Any]]:
     """A tilt near which too_low(at(tilt)) stops holding, by halving in its log, and `at` there.
 
+    The second pair is the largest tilt at which it was seen to hold, 0 if none, and `at` there.
     `at` is given a tilt, the law there, and the law at tilt 0. That is what the loop looks at
     first, as its deviation tells where tilts are to be sought: one program for all.
     """
 
     def halve(i: jax.Array, state: tuple) -> tuple:
-        low, high, middle, zero, _ = state
+        low, high, middle, zero, _, before = state
         theta = jnp.exp(middle)
         tilted = _tilted(atoms, theta, epsilon)
         first = i == 0
@@ -160,24 +200,32 @@ def _bisect(
         scale = -jnp.log(zero.deviation)
         low = jnp.where(more, middle, jnp.where(first, scale + np.log(_TILT_RANGE[0]), low))
         high = jnp.where(first, scale + np.log(_TILT_RANGE[1]), jnp.where(more, high, middle))
-        return low, high, 0.5 * (low + high), zero, (middle, found)
+        last = theta, found
+        before = jax.tree.map(lambda new, old: jnp.where(more | first, new, old), last, before)
+        return low, high, 0.5 * (low + high), zero, last, before
 
     nothing = jnp.zeros((), jnp.float64)
     none = Tilted(nothing, nothing, nothing + 1.0)
     unknown = jax.eval_shape(lambda: at(nothing, none, none))
     unknown = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), unknown)
-    state = nothing, nothing, nothing - jnp.inf, none, (nothing, unknown)
-    middle, found = lax.fori_loop(0, 1 + _BISECTIONS, halve, state)[-1]
-    return jnp.exp(middle), found
+    last = nothing, unknown
+    state = nothing, nothing, nothing - jnp.inf, none, last, last
+    return lax.fori_loop(0, 1 + _BISECTIONS, halve, state)[-2:]
 
 
 def tilt_for(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, tuple[Tilted, Tilted]]:
-    """The tilt at which the mean is epsilon, and the laws there and at tilt 0."""
+    """The tilt at which the mean is epsilon, and the laws there and at tilt 0.
+
+    Where the mean leaps over epsilon (one large loss takes over from the bulk), no tilt is near
+    enough; the last one before the leap then has the smaller exponent, and is taken.
+    """
 
     def too_low(laws: tuple[Tilted, Tilted]) -> jax.Array:
         return laws[0].mean < epsilon
 
-    return _bisect(atoms, epsilon, lambda _, *laws: laws, too_low)
+    found, before = _bisect(atoms, epsilon, lambda _, *laws: laws, too_low)
+    better = (before[0] > 0.0) & (before[1][0].exponent < found[1][0].exponent)
+    return jax.tree.map(lambda a, b: jnp.where(better, a, b), before, found)
 
 
 def _one_cut(
@@ -205,7 +253,7 @@ def _one_cut(
         return at, value, theta * law.deviation**2
 
     if epsilon is None:
-        theta, found = _bisect(bulk, None, log_value, lambda found: found[1] > log_delta)
+        (theta, found), _ = _bisect(bulk, None, log_value, lambda found: found[1] > log_delta)
         at, value, growth = found
         # The rest of the way, by the slope of log delta.
         at += jnp.clip((value - log_delta) / theta, -_PRECISION * growth, _PRECISION * growth)
@@ -225,8 +273,14 @@ def _scale_and_reach(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, jax.A
         def at(theta: jax.Array, law: Tilted, _: Tilted) -> tuple[jax.Array, jax.Array]:
             return law.mean, law.exponent + log_tail(theta, law.deviation)
 
-        theta, (mean, value) = _bisect(atoms, None, at, too_low)
-        return mean, value + theta * (mean - epsilon)
+        (theta, (mean, value)), (below, (start, level)) = _bisect(atoms, None, at, too_low)
+        # The mean may leap: on from the last tilt before, by its slope.
+        some = below > 0.0
+        reach = start + (level - _LEAST_LOG_DELTA) / jnp.where(some, below, 1.0)
+        at_least = value + theta * (mean - epsilon)
+        before = level + below * (start - epsilon)
+        value = jnp.where(some, jnp.minimum(at_least, before), at_least)
+        return jnp.where(some, reach, mean), value
 
     mean, value = jax.vmap(one)(jnp.array([False, True]))
     return jnp.minimum(value[0], -1e-3), mean[1]
@@ -258,9 +312,11 @@ def saddle_point(terms: Terms, epsilon: jax.Array) -> jax.Array:
     atoms, epsilon = lax.stop_gradient((coarse_atoms(terms), epsilon))
     theta, (law, _) = tilt_for(atoms, epsilon)
     step = (epsilon - law.mean) / jnp.maximum(law.deviation**2, 1e-24)
-    theta += jnp.clip(step, -0.1 * theta, 0.1 * theta)
-    law = _tilted(atoms, theta, epsilon)
-    return jnp.minimum(law.exponent + log_tail(theta, law.deviation), -1e-300)
+    after = theta + jnp.clip(step, -0.1 * theta, 0.1 * theta)
+    polished = _tilted(atoms, after, epsilon)
+    value = polished.exponent + log_tail(after, polished.deviation)
+    value = jnp.minimum(value, law.exponent + log_tail(theta, law.deviation))
+    return jnp.minimum(value, -1e-300)
 
 
 def log_price(theta: jax.Array) -> jax.Array:

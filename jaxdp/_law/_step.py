@@ -13,7 +13,8 @@ from jaxdp._law._terms import Term
 class OneStep(NamedTuple):
     """The tilted one-step law: weights of sum 1 at centre + spacing * position.
 
-    `end` is the position of the upper end of the support, 0 if that is infinite.
+    `end` is the position (of one step) that coarser lattices of many steps hold as a node: that of
+    the upper end of the support, or if that is infinite 0 or one near the bulk.
     """
 
     weights: jax.Array

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdp._law import _allowances
+
 _LOG_ZERO = -1e6
 # In powers of x^2, the highest first; cut off at 2e-18 for |x| <= pi / 4.
 _COS = np.array([(-1.0) ** k / math.factorial(2 * k) for k in range(8, -1, -1)])
@@ -121,7 +123,7 @@ def rounding_mass(factors: jax.Array, wave: jax.Array, size: int) -> jax.Array:
     """eta of `_compose`, for the transform of a product of powers."""
     wave = lax.stop_gradient(wave)
     norm = jnp.sqrt(2.0 * jnp.sum(wave.real**2 + wave.imag**2))  # half of it is given
-    r = 2.0**-53 * (8 * (size.bit_length() - 1) + 48)
+    r = _allowances.fourier(size, operations=48)
     return r * ((2.0 * factors[0] + 1.0) * norm + size**0.5 * factors[1])
 
 
@@ -135,8 +137,8 @@ def without_noise(weights: jax.Array, lost: jax.Array) -> tuple[jax.Array, jax.A
 
 
 def outside(log_mgf: jax.Array, tilt: jax.Array, distance: jax.Array) -> jax.Array:
-    """Chernoff's bound on the mass beyond the distance (twice over, against its rounding)."""
-    return 2.0 * jnp.exp(jnp.minimum(log_mgf - tilt * distance, 0.0))
+    """Chernoff's bound on the mass beyond the distance."""
+    return _allowances.CHERNOFF * jnp.exp(jnp.minimum(log_mgf - tilt * distance, 0.0))
 
 
 def log_mgf_of(weights: jax.Array, exponent: jax.Array) -> jax.Array:
@@ -144,7 +146,7 @@ def log_mgf_of(weights: jax.Array, exponent: jax.Array) -> jax.Array:
     top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf), axis=-1)
     top = lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
     terms = weights * jnp.exp(jnp.minimum(exponent - top[..., None], 0.0))
-    return top + jnp.log(jnp.sum(terms, axis=-1))
+    return top + jnp.log(_allowances.pairwise(terms))
 
 
 def wrap(index: jax.Array, size: int) -> jax.Array:

@@ -5,6 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
@@ -19,6 +20,7 @@ class Term(NamedTuple):
     With L = log dP/dQ, `masses(lo, hi)` returns (log Q{lo < L <= hi}, log P{lo < L <= hi}),
     elementwise, each with relative error below 2^-52 (16 + 4 |log q| + 4 |log p|) + `mass_error`
     (nan if that is unknown: then all bounds are trivial), and may close over traced parameters.
+    Atoms are compared with lo and hi to within 2^-44 of their loss (`_allowances.nudge`).
     `log_tau_p` is log P{L = inf}, `log_tau_q` is log Q{L = -inf}, and `support` the (infimum,
     supremum) of the finite losses, infinite where there is none; finite ends become nodes, so that
     atoms there are represented exactly.
@@ -30,6 +32,11 @@ class Term(NamedTuple):
     log_tau_q: ArrayLike = -jnp.inf
     support: tuple[ArrayLike, ArrayLike] = (-jnp.inf, jnp.inf)
     mass_error: ArrayLike = 0.0
+
+    @property
+    def bounded(self) -> bool:
+        """Whether an end of the support may be finite (numbers, not arrays, say that none is)."""
+        return not all(isinstance(end, float) and np.isinf(end) for end in self.support)
 
 
 class Family(NamedTuple):
@@ -66,14 +73,17 @@ def orient_one(term: Term, flip: jax.Array) -> Term:
         log_q, log_p = term.masses(jnp.where(flip, -hi, lo), jnp.where(flip, -lo, hi))
         return jnp.where(flip, log_p, log_q), jnp.where(flip, log_q, log_p)
 
-    low, high = (jnp.asarray(end, jnp.float64) for end in term.support)
+    low, high = support = term.support
+    if term.bounded:
+        low, high = (jnp.asarray(end, jnp.float64) for end in support)
+        support = jnp.where(flip, -high, low), jnp.where(flip, -low, high)
     tau_p, tau_q = (jnp.asarray(t, jnp.float64) for t in (term.log_tau_p, term.log_tau_q))
     return Term(
         masses,
         term.count,
         jnp.where(flip, tau_q, tau_p),
         jnp.where(flip, tau_p, tau_q),
-        (jnp.where(flip, -high, low), jnp.where(flip, -low, high)),
+        support,
         term.mass_error,
     )
 
@@ -82,19 +92,22 @@ def over_directions(
     terms: Terms,
     direction: AnyDirection,
     answer: Callable[[Terms, jax.Array], tuple[jax.Array, ...]],
+    mirrored: jax.Array | None = None,
 ) -> tuple[jax.Array, ...]:
     """The answers to a remove question in the direction asked for, the larger ones for "both".
 
-    The question is also told whether it is about the reversed pair.
+    The question is also told which direction that is. Where it is mirrored, it is asked of the
+    other one's law.
     """
-    if isinstance(direction, str) and direction == "remove":
+    if isinstance(direction, str) and direction == "remove" and mirrored is None:
         return answer(terms, jnp.asarray(False))
 
     def one(flip: jax.Array) -> tuple[jax.Array, ...]:
-        return answer(tuple(orient(term, flip) for term in terms), flip)
+        turned = flip if mirrored is None else flip ^ mirrored
+        return answer(tuple(orient(term, turned) for term in terms), flip)
 
     if not isinstance(direction, str):
         return one(direction)
-    if direction == "add":
-        return one(jnp.asarray(True))
+    if direction != "both":
+        return one(jnp.asarray(direction == "add"))
     return tuple(jnp.max(x, axis=0) for x in jax.vmap(one)(jnp.array([False, True])))

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxdp import _checks
 
@@ -62,11 +61,9 @@ class Mechanism(abc.ABC):
 
     def __post_init__(self) -> None:
         for name, domain in self._domains.items():
-            value = getattr(self, name)
-            if isinstance(value, (list, tuple)):
-                value = np.asarray(value, np.float64)
-                object.__setattr__(self, name, value)
+            value = _checks.array_of(name, getattr(self, name))
             _checks.check(name, value, domain)
+            object.__setattr__(self, name, value)
 
     def _in_domain(self) -> jax.Array:
         """Whether the (traced) parameters lie in their domains."""
@@ -79,9 +76,20 @@ class Mechanism(abc.ABC):
     def _rate(self, s: jax.Array) -> jax.Array:
         """The cumulant rate k(s)."""
 
+    def _rate_function(self) -> Callable[[jax.Array], jax.Array]:
+        """`_rate`, with what all its arguments share computed once."""
+        return self._rate
+
     @abc.abstractmethod
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         """Infimum and supremum of the finite privacy loss."""
+
+    def _range_ulps(self) -> Any:
+        """How far a finite end of it may be inside the exact one, relatively, in units of 2^-52.
+
+        One step rounds its ends outwards; what is computed from them adds up roundings.
+        """
+        return 0.0
 
     @abc.abstractmethod
     def _log_failure(self, direction: Direction) -> jax.Array:
@@ -99,6 +107,8 @@ class Mechanism(abc.ABC):
 class Base(Mechanism):
     """A mechanism that is one step: no composition, exact hockey-stick curve."""
 
+    _has_law: ClassVar[bool] = True  # whether `_log_masses` answers
+
     @abc.abstractmethod
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
         """log H at any real epsilon; an upper bound in exact arithmetic if slack > 0."""
@@ -106,6 +116,10 @@ class Base(Mechanism):
     @abc.abstractmethod
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         """The cumulant rate of the Poisson-subsampled pair, 1 - q + q X."""
+
+    def _sampled_rate_function(self) -> Callable[[jax.Array, jax.Array], jax.Array]:
+        """`_sampled_rate`, with what all its arguments share computed once."""
+        return self._sampled_rate
 
     @abc.abstractmethod
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -175,7 +189,7 @@ class Term:
 def require_mechanism(name: str, value: Any) -> None:
     """Raise TypeError unless the value is a mechanism."""
     if not isinstance(value, Mechanism):
-        raise TypeError(f"{name} must be a jaxdp mechanism, got {value!r}")
+        raise TypeError(f"{name} must be a jaxdp mechanism, got {_checks.shown(value)}")
 
 
 def add_noise(

@@ -1,6 +1,7 @@
 """Adaptive composition: mechanisms whose losses add up."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences
+from jaxdp import _special as special
 from jaxdp._mechanisms._base import (
     Direction,
     Mechanism,
@@ -15,6 +17,9 @@ from jaxdp._mechanisms._base import (
     mechanism,
     require_mechanism,
 )
+from jaxdp._special import log1p
+
+_NEGLIGIBLE = -37.0  # e^-37 / 2 is below a roundoff of 1: x, log(1 + x) and e^x - 1 agree
 
 
 class Composition(Mechanism):
@@ -29,16 +34,39 @@ class Composition(Mechanism):
         high = sum(_times(n, high) for n, _, high in ranges)
         return low, high
 
+    def _range_ulps(self) -> Any:
+        """The products and the sum add a roundoff a term."""
+        terms = self._terms()
+        own = functools.reduce(jnp.maximum, [t.mechanism._range_ulps() for t in terms])
+        alone = len(terms) == 1 and terms[0].count is None
+        return own if alone else own + len(terms) + 1.0
+
     def _log_failure(self, direction: Direction) -> jax.Array:
         """1 - prod_i (1 - failure_i)^{n_i}."""
-        survival = jnp.asarray(0.0)
-        for t in self._terms():
-            log_failure = t.mechanism._log_failure(direction)
-            survival = survival + t.multiplicity * jnp.log1p(-jnp.exp(log_failure))
-        return _divergences.log_positive(-jnp.expm1(survival))
+        return log_any_failure(
+            *(
+                log_hazard(t.mechanism._log_failure(direction), t.multiplicity)
+                for t in self._terms()
+            )
+        )
 
     def _symmetric(self) -> bool:
         return all(t.mechanism._symmetric() for t in self._terms())
+
+
+def log_hazard(log_failure: jax.Array, count: Any) -> jax.Array:
+    """log of -count log(1 - failure), for failures of any size."""
+    log_failure = jnp.asarray(log_failure, jnp.float64)
+    large = log_failure > _NEGLIGIBLE
+    direct = -log1p(-jnp.exp(jnp.where(large, log_failure, -1.0)))
+    return _divergences.log_positive(count) + jnp.where(large, jnp.log(direct), log_failure)
+
+
+def log_any_failure(*log_hazards: jax.Array) -> jax.Array:
+    """log of 1 - e^{-h}, h the sum of the hazards."""
+    log_h = _divergences.log_add(*log_hazards)
+    large = log_h > _NEGLIGIBLE
+    return jnp.where(large, special.log1mexp(-jnp.exp(jnp.where(large, log_h, 0.0))), log_h)
 
 
 def _times(count: Any, loss: jax.Array) -> jax.Array:
@@ -72,6 +100,9 @@ class Composed(Composition):
     mechanisms: Sequence[Mechanism]
 
     def __post_init__(self) -> None:
+        if isinstance(self.mechanisms, Mechanism) or not isinstance(self.mechanisms, Iterable):
+            got = _checks.shown(self.mechanisms)
+            raise TypeError(f"mechanisms must be a sequence of jaxdp mechanisms, got {got}")
         object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
         if not self.mechanisms:
             raise ValueError("mechanisms must not be empty")

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdp import _orders
+from jaxdp import _divergences, _orders
 from jaxdp._mechanisms._base import Average, Base, Direction, Mechanism, Term
-from jaxdp._mechanisms._gaussian import GaussianDP, GaussianFamily
+from jaxdp._mechanisms._gaussian import GaussianFamily, composed
 
 Orders = tuple[float, ...] | None
 LARGEST_ORDER = 1024  # averages have exact moments up to it
@@ -23,9 +23,9 @@ def canonical_terms(m: Mechanism) -> list[Term]:
         return terms
     if not gaussian:
         return terms
-    mu = jnp.sqrt(sum(t.multiplicity * t.mechanism._mu() ** 2 for t in gaussian))
+    merged = composed([(t.mechanism, t.multiplicity) for t in gaussian])
     others = [t for t in terms if not isinstance(t.mechanism, GaussianFamily)]
-    return [Term(GaussianDP(mu), None), *others]
+    return [Term(merged, None), *others]
 
 
 def single(terms: list[Term]) -> Base | None:
@@ -47,10 +47,11 @@ def has_average(m: Mechanism) -> bool:
 
 
 def end(m: Mechanism, direction: Direction) -> tuple[jax.Array, jax.Array]:
-    """The largest finite loss, and the log of the mass at infinite loss."""
+    """The largest finite loss, rounded up, and the log of the mass at infinite loss."""
     low, high = m._loss_range()
     log_tau = jnp.asarray(m._log_failure(direction), jnp.float64)
-    return jnp.asarray(high if direction == "remove" else -low, jnp.float64), log_tau
+    largest = jnp.asarray(high if direction == "remove" else -low, jnp.float64)
+    return largest * (1.0 + _divergences.SLACK * m._range_ulps()), log_tau
 
 
 def largest_loss(m: Mechanism, direction: Direction) -> jax.Array:
@@ -67,10 +68,30 @@ def rate_function(
     for t in canonical_terms(m):
         step = t.mechanism
         average = isinstance(step, Average)
-        rate = step._prepare_rate(direction, largest, search) if average else step._rate
-        parts.append((t.multiplicity, rate))
+        rate = step._prepare_rate(direction, largest, search) if average else step._rate_function()
+        parts.append((t.multiplicity, _at_most_the_largest(step, direction, rate)))
     # a split that leaves no block over has count 0, whatever its rate
     return lambda s: sum(jnp.where(n > 0.0, n * rate(s), 0.0) for n, rate in parts)
+
+
+def _at_most_the_largest(
+    step: Mechanism, direction: Direction, rate: Callable[[jax.Array], jax.Array]
+) -> Callable[[jax.Array], jax.Array]:
+    """The rate, with the Rényi divergence (of the part of finite loss) at most the largest loss.
+
+    E_Q[X^s] = E_P[X^{s-1}] <= e^{(s-1) high} for s >= 1, E_Q[X^s] <= e^{s low} for s <= 0. What
+    could not be computed, nan, becomes that bound.
+    """
+    largest, _ = end(step, direction)
+    known = jnp.isfinite(largest)
+    largest = jnp.where(known, largest, 0.0)
+
+    def bounded(s: jax.Array) -> jax.Array:
+        value = rate(s)
+        cap = jnp.where(known, largest / (s if direction == "remove" else 1.0 - s), jnp.inf)
+        return jnp.where(value <= cap, value, cap)
+
+    return bounded
 
 
 def log_moment_function(

@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences
+from jaxdp import _checks, _divergences, _rates
+from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms._base import Base, Direction, mechanism
+from jaxdp._special import log1p
 
 
 @mechanism
@@ -88,36 +90,52 @@ class ApproximateDP(Base):
 
     def _rate(self, s: jax.Array) -> jax.Array:
         rate = _divergences.randomized_response_rate(s, self.epsilon)
-        return rate + jnp.log1p(-self.delta) / _nonzero(s * (s - 1.0))
+        return rate + log1p(-self.delta) / _nonzero(s * (s - 1.0))
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         scale = _nonzero(s * (s - 1.0))
         inner = _sampled_response_rate(s, self.epsilon, q)
         # the revealing outcomes of Q have X = 0, that is 1 - q after sampling (none at q = 1)
-        revealed = jnp.where(q < 1.0, jnp.log1p(-jnp.where(q < 1.0, q, 0.5)) * s, -jnp.inf)
+        thinned = q < 1.0
+        atom = log1p(-jnp.where(thinned, q, 0.5))
+        log_delta = self._log_failure("remove")
         both = jnp.logaddexp(
-            jnp.log1p(-self.delta) + scale * inner,
-            _divergences.log_positive(self.delta) + revealed,
+            log1p(-self.delta) + scale * inner,
+            log_delta + jnp.where(thinned, atom * s, -jnp.inf),
         )
-        return jnp.where(self.delta > 0.0, both / scale, inner)
+        # s <= 0, without failure after sampling: P-mass q delta lies where Q has none
+        loss, log_weights = _divergences.randomized_response_nodes(self.epsilon)
+        add = _rates.discrete_rate(
+            jnp.append(_rates.log_mixture(loss, q), atom),
+            jnp.append(log_weights + log1p(-self.delta), log_delta),
+            jnp.where(s <= 0.0, s, 0.0),
+            missing=q * self.delta,
+        )
+        failing = jnp.where((s <= 0.0) & thinned, add, both / scale)
+        return jnp.where(subnormal.is_positive(self.delta), failing, inner)
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         return -self.epsilon, self.epsilon
 
     def _log_failure(self, direction: Direction) -> jax.Array:
-        return _divergences.log_positive(self.delta)
+        return subnormal.log_positive(self.delta)
 
     def _symmetric(self) -> bool:
         return True
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
-        return _divergences.approximate_dp_log_hockey_stick(
+        value = _divergences.approximate_dp_log_hockey_stick(
             epsilon, self.epsilon, self.delta, slack
         )
+        # a subnormal failure is 0 above: it is added, 1 - delta being 1
+        small = subnormal.split(self.delta)[1]
+        lost = jnp.where(small, self._log_failure(direction), -jnp.inf)
+        lost = lost * (1.0 - 2.0 * slack)
+        return jnp.where(small, _divergences.log_add(value, lost), value)
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         loss, log_q = _divergences.randomized_response_nodes(self.epsilon)
-        return _divergences.atom_log_masses(lo, hi, loss, log_q + jnp.log1p(-self.delta))
+        return _divergences.atom_log_masses(lo, hi, loss, log_q + log1p(-self.delta))
 
     def sample(self, key: jax.Array, value: Any) -> jax.Array:
         """Respond to every bit: 0 or 3 reveal it (probability delta), 1 or 2 are the response."""
@@ -134,7 +152,7 @@ def _nonzero(scale: jax.Array) -> jax.Array:
 
 def _sampled_response_rate(s: jax.Array, epsilon: jax.Array, q: jax.Array) -> jax.Array:
     loss, log_weights = _divergences.randomized_response_nodes(epsilon)
-    return _divergences.discrete_rate(_divergences.sampled_loss(loss, q), log_weights, s)
+    return _rates.sampled_discrete_rate(loss, log_weights, s, q)
 
 
 def _respond(key: jax.Array, bit: jax.Array, epsilon: ArrayLike) -> jax.Array:

@@ -4,14 +4,26 @@ All their privacy is in one number, mu = sensitivity / standard deviation (GDP).
 """
 
 import abc
+import functools
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences, _x64
+from jaxdp import _checks, _divergences, _rates, _x64
 from jaxdp._mechanisms._base import Base, Direction, add_noise, mechanism
+from jaxdp._special import log1mexp
+
+# Between these mu, every formula stays within the range of a double. (Privacy falls with mu.)
+_LEAST_MU, _LARGEST_MU = 1e-290, 1e150
+_LARGEST = 1e308
+
+
+def _held(mu: jax.Array) -> jax.Array:
+    """mu, or the nearest that formulas can hold; nan stays nan."""
+    return jnp.clip(mu, _LEAST_MU, _LARGEST_MU)
 
 
 class GaussianFamily(Base):
@@ -29,7 +41,7 @@ class GaussianFamily(Base):
         return 0.5 * self._mu() ** 2 + 0.0 * s
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
-        return _divergences.sampled_gaussian_rate(s, self._mu(), q)
+        return _rates.sampled_gaussian_rate(s, self._mu(), q)
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf)
@@ -39,10 +51,17 @@ class GaussianFamily(Base):
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
         mu = self._mu() * (1.0 + slack * self._mu_ulps())
-        return _divergences.gaussian_log_hockey_stick(epsilon, mu, slack)
+        value = _divergences.gaussian_log_hockey_stick(epsilon, _held(mu), slack)
+        # Beyond the range of a double: what is known without the value of mu.
+        if slack > 0.0:
+            return jnp.where(mu > _LARGEST_MU, 0.0, jnp.maximum(value, -_LARGEST))
+        if slack < 0.0:
+            least = log1mexp(jnp.where(epsilon < 0.0, epsilon, 0.0))
+            return jnp.where(mu < _LEAST_MU, least, value)
+        return value
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _divergences.gaussian_log_masses(lo, hi, self._mu())
+        return _divergences.gaussian_log_masses(lo, hi, _held(self._mu()))
 
     def _atoms_at_ends(self) -> tuple[bool, bool]:
         return False, False
@@ -243,9 +262,15 @@ def _postprocessed_gaussian_error(m: OrnsteinUhlenbeck, norm: jax.Array, dimensi
 
 @mechanism
 class GaussianDP(GaussianFamily):
-    """The pair N(mu, 1), N(0, 1) itself: what compositions of Gaussians reduce to."""
+    """The pair N(mu, 1), N(0, 1) itself: what compositions of Gaussians reduce to.
+
+    Attributes:
+      mu: the GDP parameter.
+      ulps: bound on its relative rounding error, in units of 2^-52.
+    """
 
     mu: ArrayLike
+    ulps: ArrayLike = 4.0
 
     _domains: ClassVar = {"mu": _checks.POSITIVE}
 
@@ -253,8 +278,30 @@ class GaussianDP(GaussianFamily):
         return jnp.asarray(self.mu)
 
     def _mu_ulps(self) -> ArrayLike:
-        return 4.0  # a root of a sum of products
+        return self.ulps
 
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + N(0, 1/mu^2), for a value of sensitivity 1."""
         return add_noise(key, value, lambda *a: jax.random.normal(*a) / jnp.asarray(self.mu, a[2]))
+
+
+def composed(parts: Sequence[tuple[GaussianFamily, ArrayLike]]) -> GaussianDP:
+    """The composition of Gaussian mechanisms so many times each: mu^2 = sum_i n_i mu_i^2."""
+    mus = [m._mu() for m, _ in parts]
+    largest = functools.reduce(jnp.maximum, jax.lax.stop_gradient(mus))
+    # Powers of two, exact, keep the squares within the range of a double.
+    far = jnp.where(largest > 2.0**100, 2.0**-100, 1.0)
+    scale = jnp.where(largest < 2.0**-100, 2.0**100, far)
+
+    def scaled(mu: jax.Array, by: jax.Array) -> jax.Array:
+        return functools.reduce(jnp.multiply, [by] * 5, mu)
+
+    counts = [float(n) if isinstance(n, int) else n for _, n in parts]  # beyond 32 bits, too
+    squares = [n * scaled(mu, scale) ** 2 for mu, n in zip(mus, counts, strict=True)]
+    square = sum(squares)
+    # A square carries the roundoffs of its mu twice and two halves, the sum a half a term; the
+    # root halves them and adds a half. (A Gaussian has one division, which its curve allows for.)
+    own = sum(x * jnp.maximum(m._mu_ulps(), 0.5) for x, (m, _) in zip(squares, parts, strict=True))
+    own = own / jnp.where(square > 0.0, square, 1.0)
+    ulps = jax.lax.stop_gradient(own) + 1.0 + 0.25 * (len(parts) - 1.0)
+    return GaussianDP(scaled(jnp.sqrt(square), 1.0 / scale), ulps)

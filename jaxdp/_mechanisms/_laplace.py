@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences
+from jaxdp import _checks, _divergences, _rates
 from jaxdp._mechanisms._base import Base, Direction, add_noise, mechanism
 from jaxdp._rounding import quotient_up
 
@@ -47,8 +47,7 @@ class Laplace(Base):
         return _divergences.laplace_rate(s, self._x)
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
-        loss, log_weights = _divergences.laplace_nodes(self._x)
-        return _divergences.discrete_rate(_divergences.sampled_loss(loss, q), log_weights, s)
+        return _rates.sampled_laplace_rate(s, self._x, q)
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         return -self._x, self._x

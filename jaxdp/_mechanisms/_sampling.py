@@ -1,14 +1,17 @@
 """Poisson subsampling of any mechanism."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences
+from jaxdp import _checks, _divergences, _rates
 from jaxdp._mechanisms._base import Base, Direction, Mechanism, mechanism, require_mechanism
 from jaxdp._mechanisms._curve import canonical_terms, log_curve, single
+from jaxdp._rounding import product_up
+from jaxdp._special import log1p
 
 
 @mechanism
@@ -50,15 +53,49 @@ class PoissonSampled(Base):
     def _rate(self, s: jax.Array) -> jax.Array:
         return self._sampled_rate(s, 1.0)
 
+    def _rate_function(self) -> Callable[[jax.Array], jax.Array]:
+        step = single(canonical_terms(self.mechanism))
+        if step is None:
+            return self._rate
+        rate = step._sampled_rate_function()
+        return lambda s: rate(s, 1.0 * self.sampling_probability)
+
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         """Exact over one step; the convexity bound over a sampled composition."""
-        rate = q * self.sampling_probability
+        # both directions grow with the rate: a product of two is rounded up
+        rate = product_up(q, self.sampling_probability)
         terms = canonical_terms(self.mechanism)
         step = single(terms)
         if step is not None:
             return step._sampled_rate(s, rate)
-        inner = sum(t.multiplicity * t.mechanism._rate(s) for t in terms)
-        return _divergences.convex_rate(s, inner, rate)
+        return self._composition_rate(s, rate)
+
+    def _composition_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
+        """The least of what bounds a sampled composition, whose steps share one sample.
+
+        Convexity, and what is not sampled. Where outcomes reveal that the record is absent (mass
+        tau, X = 0), both hold for the others alone; sampled, the revealing ones have X = 1 - q and
+        add tau (1 - q)^s. Divergences rise with the order: next to s = 0, that of a lower s counts.
+        """
+        terms = canonical_terms(self.mechanism)
+        log_tau = self.mechanism._log_failure("add")
+        fails = (log_tau > -jnp.inf) | (self.mechanism._log_failure("remove") > -jnp.inf)
+        near = fails & (s > -0.01) & (s < 0.5)
+        order = jnp.where(near, -0.01, s)
+        inner = sum(t.multiplicity * t.mechanism._rate(order) for t in terms)
+        convex = _rates.convex_rate(order, inner, q)
+        whole = jnp.where(inner < convex, inner, convex)
+        reveals = (log_tau > -jnp.inf) & (s < 0.5) & (q < 1.0)
+        rest = jnp.where(reveals, log_tau + order * log1p(-jnp.where(reveals, q, 0.5)), -1.0)
+        scale = jnp.where(reveals, order * (order - 1.0), 1.0)
+        # the others have mass 1 - tau: q E[X^s] + (1 - q)(1 - tau)
+        others = jnp.logaddexp(
+            jnp.log(q) + scale * jnp.where(reveals, inner, 0.0),
+            _divergences.log_positive(1.0 - q) + log1p(-jnp.exp(jnp.where(reveals, log_tau, -1.0))),
+        )
+        revealed = (jnp.logaddexp(others, rest) + 1e-15) / scale
+        revealed = revealed * (1.0 - order) / (1.0 - jnp.where(s <= 0.0, s, 0.0))
+        return jnp.where(reveals, revealed, jnp.where(fails, convex, whole))
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         lo, hi = self.mechanism._loss_range()
@@ -66,6 +103,17 @@ class PoissonSampled(Base):
         revealed = self.mechanism._log_failure("add") > -jnp.inf
         lo = jnp.where(revealed & (self.sampling_probability < 1.0), -jnp.inf, lo)
         return tuple(_divergences.sampled_loss(x, self.sampling_probability) for x in (lo, hi))
+
+    def _range_ulps(self) -> Any:
+        """log(1 - q + q e^L) moves relatively by up to 1 + |L| times as much as L does.
+
+        It is evaluated to a few ulps, and to a few of L beyond the range of e^L.
+        """
+        ends = jnp.stack([jnp.abs(jnp.asarray(end)) for end in self.mechanism._loss_range()])
+        largest = jnp.max(jnp.where(jnp.isfinite(ends), ends, 0.0))
+        far = jnp.where(largest > 650.0, 4.0 * largest, 0.0)
+        moved = self.mechanism._range_ulps() * (1.0 + largest)
+        return jax.lax.stop_gradient(8.0 + moved + far)
 
     def _log_failure(self, direction: Direction) -> jax.Array:
         inner = self.mechanism._log_failure(direction)
@@ -92,7 +140,7 @@ class PoissonSampled(Base):
         q = self.sampling_probability
         revealed = None
         if step._may_fail():
-            atom = jnp.log1p(-q)[None], step._log_failure("add")[None]
+            atom = log1p(-q)[None], step._log_failure("add")[None]
             revealed = _divergences.atom_log_masses(lo, hi, *atom)
         return _divergences.sampled_log_masses(step._log_masses, lo, hi, q, revealed)
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _divergences
+from jaxdp import _special as special
 from jaxdp._mechanisms._base import Direction, Mechanism, Term, mechanism, require_mechanism
-from jaxdp._mechanisms._combinators import Composition
+from jaxdp._mechanisms._combinators import Composition, log_any_failure, log_hazard
 from jaxdp._mechanisms._gaussian import GaussianDP, GaussianFamily
 
 _STEPS_AT_A_TIME = 16  # bounds memory: a sampled step holds the nodes of its quadrature
@@ -28,8 +29,8 @@ class Schedule(Composition):
         that are vectors in themselves.
 
     Raises:
-      ValueError: if no parameter has an axis of steps, or their lengths differ. TypeError: if no
-        mechanism.
+      ValueError: if no parameter has an axis of steps, their lengths differ, or some are vectors
+        in themselves. TypeError: if no mechanism.
 
     Example:
       >>> import jaxdp, numpy as np
@@ -47,6 +48,11 @@ class Schedule(Composition):
 
     def __post_init__(self) -> None:
         require_mechanism("mechanism", self.mechanism)
+        inner = jax.tree.leaves(self.mechanism, is_leaf=_has_axes)
+        if any(_has_axes(x) for x in inner):
+            raise ValueError(
+                "mechanism must not be a schedule itself, nor have parameters that are vectors"
+            )
         if self.steps is None:
             raise ValueError("mechanism must have parameters with an axis of steps")
 
@@ -77,10 +83,16 @@ class Schedule(Composition):
             if isinstance(term.mechanism, GaussianFamily):
                 square = jnp.sum(copies * term.mechanism._mu() ** 2, axis=-1)
                 # a sum of n terms errs by n roundoffs
-                terms.append(Term(GaussianDP(jnp.sqrt(square) * _rounded_up(count)), None))
+                ulps = jnp.max(jnp.asarray(term.mechanism._mu_ulps())) + count + 4.0
+                terms.append(Term(GaussianDP(jnp.sqrt(square), ulps), None))
             else:
                 terms.append(Term(Steps(term.mechanism, copies), 1.0))
         return terms
+
+
+def _has_axes(x: Any) -> bool:
+    """Whether axes of its parameters belong to one evaluation already."""
+    return isinstance(x, Mechanism) and bool(x._core_ndims)
 
 
 def _rounded_up(count: int) -> float:
@@ -113,9 +125,13 @@ class Steps(Mechanism):
         low, high = self._mapped(lambda m, n: tuple(n * end for end in m._loss_range()))
         return jnp.sum(low), jnp.sum(high)
 
+    def _range_ulps(self) -> Any:
+        own = jnp.max(self._mapped(lambda m, n: jnp.asarray(m._range_ulps(), jnp.float64)))
+        return own + jax.tree.leaves(self.copies)[0].shape[-1] + 1.0
+
     def _log_failure(self, direction: Direction) -> jax.Array:
-        survival = self._mapped(lambda m, n: n * jnp.log1p(-jnp.exp(m._log_failure(direction))))
-        return _divergences.log_positive(-jnp.expm1(jnp.sum(survival)))
+        hazards = self._mapped(lambda m, n: log_hazard(m._log_failure(direction), n))
+        return log_any_failure(special.logsumexp(hazards))
 
     def _symmetric(self) -> bool:
         return self.mechanism._symmetric()

@@ -33,7 +33,7 @@ def skellam_renyi_bound(m: Skellam, alpha: ArrayLike) -> jax.Array:
       2.5
     """
     if not isinstance(m, Skellam):
-        raise TypeError(f"m must be a jaxdp.Skellam, got {m!r}")
+        raise TypeError(f"m must be a jaxdp.Skellam, got {_checks.shown(m)}")
     _checks.check("alpha", alpha, _checks.FINITE_ORDER)
     return _x64.evaluate(_skellam_renyi_bound, m, alpha, rounding="up")
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences
+from jaxdp import _checks, _rates
 from jaxdp._mechanisms import Base, Direction, mechanism
 from jaxdp._mechanisms._base import add_noise
 from jaxdp._noise import _samplers
@@ -46,12 +46,12 @@ class VarianceGamma(Base):
 
     def _rate(self, s: jax.Array) -> jax.Array:
         order = jnp.maximum(s, 1.0 - s)
-        rate = _divergences.discrete_rate(*law.nodes(self._beta(), self._x), order)
+        rate = _rates.discrete_rate(*law.nodes(self._beta(), self._x), order)
         return self._unless_infinite(rate, order)
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         loss, log_weights = law.nodes(self._beta(), self._x)
-        rate = _divergences.discrete_rate(_divergences.sampled_loss(loss, q), log_weights, s)
+        rate = _rates.sampled_discrete_rate(loss, log_weights, s, q)
         return self._unless_infinite(rate, s)
 
     def _unless_infinite(self, rate: jax.Array, s: jax.Array) -> jax.Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences
+from jaxdp import _checks, _rates
 from jaxdp._hypergeometric import log_gdl_weight, log_gdl_weight_from_zero
 from jaxdp._mechanisms import Direction, mechanism
 from jaxdp._noise import _samplers, _theta
@@ -24,6 +24,7 @@ from jaxdp._noise._lattice import (
 )
 from jaxdp._noise._sums import rounded_up
 from jaxdp._rounding import product_up
+from jaxdp._special import log1p
 from jaxdp._special_bessel import log_bessel_i, log_bessel_i_ratio
 
 
@@ -88,7 +89,7 @@ class DiscreteGaussian(SymmetricLattice):
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         loss, log_weights = tilted_nodes(self, _mirror(s))
-        return _divergences.discrete_rate(_divergences.sampled_loss(loss, q), log_weights, s)
+        return _rates.sampled_discrete_rate(loss, log_weights, s, q)
 
     def _draw(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         return _samplers.discrete_gaussian(key, shape, dtype, self.sigma)
@@ -153,11 +154,11 @@ class Skellam(SymmetricLattice):
 
     def _rate(self, s: jax.Array) -> jax.Array:
         order = _mirror(s)
-        return _divergences.discrete_rate(*tilted_nodes(self, order), order)
+        return _rates.discrete_rate(*tilted_nodes(self, order), order)
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         loss, log_weights = tilted_nodes(self, _mirror(s))
-        return _divergences.discrete_rate(_divergences.sampled_loss(loss, q), log_weights, s)
+        return _rates.sampled_discrete_rate(loss, log_weights, s, q)
 
     def _draw(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         return _samplers.skellam(key, shape, dtype, self.variance)
@@ -220,7 +221,7 @@ class DiscreteLaplace(SymmetricLattice):
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         loss, log_weights = discrete_laplace_nodes(self.a, self.sensitivity)
-        return _divergences.discrete_rate(_divergences.sampled_loss(loss, q), log_weights, s)
+        return _rates.sampled_discrete_rate(loss, log_weights, s, q)
 
     def _draw(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         return _samplers.discrete_laplace(key, shape, dtype, self.a)
@@ -278,7 +279,7 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
         rise, slope = 2.0 * jnp.sinh(0.5 * a) ** 2, c * jnp.sinh(a)
         square = slope * slope
         excess = (c * rise + square / (1.0 + jnp.sqrt(1.0 + square))) / (1.0 + c)
-        t = jnp.log1p(excess)
+        t = log1p(excess)
         cumulant = self.beta * (jnp.log(c * rise) - jnp.log(jnp.sinh(t)))
         return jnp.where(positive, cumulant - k * t, 0.0)
 
@@ -310,7 +311,7 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
         """
         a, beta = jnp.asarray(self.a), jnp.asarray(self.beta)
         reach = self.sensitivity + 16.0 * jnp.sqrt(0.5 * beta) / jnp.sinh(0.5 * a) + 60.0 / a
-        return 24.0 * jnp.minimum(beta, reach) * jnp.log1p(beta + 1.0 / a)
+        return 24.0 * jnp.minimum(beta, reach) * log1p(beta + 1.0 / a)
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         """The loss at Delta falls with a: where that is tiny, the one at 1e-12 bounds it."""
@@ -329,11 +330,11 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
         return symmetric_log_hockey_stick(self, epsilon, slack)
 
     def _rate(self, s: jax.Array) -> jax.Array:
-        return _divergences.discrete_rate(*symmetric_nodes(self), _mirror(s))
+        return _rates.discrete_rate(*symmetric_nodes(self), _mirror(s))
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         loss, log_weights = symmetric_nodes(self)
-        return _divergences.discrete_rate(_divergences.sampled_loss(loss, q), log_weights, s)
+        return _rates.sampled_discrete_rate(loss, log_weights, s, q)
 
     def _draw(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         return _samplers.negative_binomial_difference(key, shape, dtype, self.beta, self.a)

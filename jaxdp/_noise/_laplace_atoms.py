@@ -3,9 +3,10 @@
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _divergences, _special
+from jaxdp import _divergences, _rates, _special
 from jaxdp._noise._sums import panel
 from jaxdp._rounding import exact_product
+from jaxdp._special import log1p
 
 _NODES = 1024
 
@@ -20,14 +21,14 @@ def discrete_laplace_log_hockey_stick(
     a T = a Delta - |epsilon| is formed from the exact product: within three roundoffs of it.
     """
     width, error = exact_product(a, sensitivity)
-    distance = (width - jnp.abs(epsilon)) + error
+    distance = (width - _divergences.magnitude(epsilon)) + error
     distance = distance + 4.0 * slack * jnp.abs(distance)
     inside = distance > 0.0
     at = jnp.where(inside, distance, a)  # a T
     j = jnp.maximum(jax.lax.stop_gradient(jnp.ceil(0.5 * at / a)) - 1.0, 0.0)
     rest = jnp.maximum(at - a * (j + 1.0), 0.0)
     inner = jnp.exp(-a) * jnp.expm1(-a * j) * jnp.expm1(-rest)
-    value = jnp.log(-jnp.expm1(-at) + inner) - jnp.log1p(jnp.exp(-a))
+    value = jnp.log(-jnp.expm1(-at) + inner) - log1p(jnp.exp(-a))
     value = jnp.minimum(value + slack * (16.0 + 4.0 * jnp.abs(value)), 0.0)
     return _divergences._reflect(epsilon, jnp.where(inside, value, -jnp.inf), slack)
 
@@ -42,7 +43,7 @@ def discrete_laplace_nodes(a: jax.Array, sensitivity: jax.Array) -> tuple[jax.Ar
     loss = jnp.where(used, a * (2.0 * k - sensitivity), 0.0)
     log_weights = jnp.log(jnp.tanh(0.5 * a)) - a * k + w
     width = a * sensitivity
-    ends = jnp.stack([jnp.zeros_like(width), -width]) - jnp.log1p(jnp.exp(-a))
+    ends = jnp.stack([jnp.zeros_like(width), -width]) - log1p(jnp.exp(-a))
     return (
         jnp.concatenate([jnp.stack([-width, width]), loss]),
         jnp.concatenate([ends, log_weights]),
@@ -59,7 +60,7 @@ def discrete_laplace_rate(s: jax.Array, a: jax.Array, sensitivity: jax.Array) ->
     direct = (2.0 * s - 1.0) * width < 30.0
     small_a = jnp.where(direct, a, 1.0 / sensitivity)
     small_s = jnp.where(direct, s, 1.0)
-    near = _divergences.discrete_rate(*discrete_laplace_nodes(small_a, sensitivity), small_s)
+    near = _rates.discrete_rate(*discrete_laplace_nodes(small_a, sensitivity), small_s)
     order = jnp.where(direct, 2.0, s)
     slope = (2.0 * order - 1.0) * a
     many = sensitivity > 1.0
@@ -71,7 +72,7 @@ def discrete_laplace_rate(s: jax.Array, a: jax.Array, sensitivity: jax.Array) ->
         - _special.log1mexp(-slope)
     )
     inner = jnp.where(many, jnp.log(jnp.tanh(0.5 * a)) + geometric, -jnp.inf)
-    ends = jnp.stack([(order - 1.0) * width, -order * width]) - jnp.log1p(jnp.exp(-a))
+    ends = jnp.stack([(order - 1.0) * width, -order * width]) - log1p(jnp.exp(-a))
     log_moment = _special.logsumexp(jnp.append(ends, inner))
     scale = order * (order - 1.0)
     return jnp.where(direct, near, _far_rate(log_moment, scale, width, a, sensitivity))

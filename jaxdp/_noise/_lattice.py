@@ -115,7 +115,7 @@ def symmetric_log_hockey_stick(m: SymmetricLattice, epsilon: jax.Array, slack: f
     For epsilon >= 0 the terms are positive from a point right of Delta/2 on: to infinity where f
     is log-concave, else on an interval around Delta, where the loss peaks.
     """
-    value = _upper_half(m, jnp.abs(epsilon), slack)
+    value = _upper_half(m, _divergences.magnitude(epsilon), slack)
     return _divergences._reflect(epsilon, value, slack)
 
 

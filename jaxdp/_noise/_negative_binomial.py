@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences, _special
+from jaxdp import _checks, _divergences, _rates, _special
 from jaxdp._mechanisms import Direction, mechanism
 from jaxdp._noise import _atoms, _samplers
 from jaxdp._noise._lattice import DROP, INTEGER, WIDE_DROP, LatticeNoise
@@ -19,6 +19,7 @@ from jaxdp._noise._sums import (
     ray,
     rounded_up,
 )
+from jaxdp._special import log1p
 from jaxdp._special_gamma import log_gamma_ratio, negative_binomial_log_pmf
 
 _OPEN = _checks.Domain("in (0, 1)", lambda x: (x > 0) & (x < 1))
@@ -70,7 +71,7 @@ class NegativeBinomial(LatticeNoise):
         return (ratios[0] - ratios[1]) + self._loss_limit()
 
     def _loss_limit(self) -> jax.Array:
-        return -self.sensitivity * jnp.log1p(-self.p)
+        return -self.sensitivity * log1p(-self.p)
 
     def _mode(self) -> jax.Array:
         return jnp.maximum(jnp.floor((self.r - 1.0) * (1.0 - self.p) / self.p), 0.0)
@@ -97,7 +98,7 @@ class NegativeBinomial(LatticeNoise):
 
     def _rate(self, s: jax.Array) -> jax.Array:
         loss, log_weights = _nodes(self)
-        finite = _divergences.discrete_rate(loss, log_weights, jnp.where(s >= 1.0, s, 2.0))
+        finite = _rates.discrete_rate(loss, log_weights, jnp.where(s >= 1.0, s, 2.0))
         order = jnp.where(s >= 1.0, s, 2.0)
         # the outcomes of X = 0 add (0 - 1 - s (0 - 1))/(s (s - 1)) = 1/s of their mass
         excess = finite * _special.relative_expm1(order * (order - 1.0) * finite)
@@ -106,7 +107,7 @@ class NegativeBinomial(LatticeNoise):
         lost = jnp.exp(self._log_failure("add"))
         total = jnp.where(small, excess, 0.0) + lost / order
         near = _divergences.rate_from_excess(total, order)
-        far = finite + jnp.log1p(
+        far = finite + log1p(
             (order - 1.0) * lost * jnp.exp(-jnp.where(small, 1.0, moment))
         ) / jnp.where(order > 1.0, order * (order - 1.0), 1.0)
         scale = s * (s - 1.0)
@@ -115,13 +116,11 @@ class NegativeBinomial(LatticeNoise):
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         loss, log_weights = _nodes(self)
-        loss = jnp.append(_divergences.sampled_loss(loss, q), _divergences.log_positive(1.0 - q))
+        loss = jnp.append(_rates.log_mixture(loss, q), _divergences.log_positive(1.0 - q))
         log_weights = jnp.append(log_weights, self._log_failure("add"))
         certain = q >= 1.0
         thinned = jnp.where(certain, 0.0, loss)
-        return jnp.where(
-            certain, self._rate(s), _divergences.discrete_rate(thinned, log_weights, s)
-        )
+        return jnp.where(certain, self._rate(s), _rates.discrete_rate(thinned, log_weights, s))
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _log_masses(self, lo, hi)

@@ -16,6 +16,9 @@ from jaxdp._noise._lattice import INTEGER, LatticeNoise
 
 _REAL_SHIFT = (Gaussian, Laplace, GammaDifference, LaplaceSum)
 _STEPS = 12
+_NO_SHIFT_OR_INTEGER = _checks.Domain(
+    "an integer >= 0", lambda x: INTEGER.contains(x) | (abs(x) == 0)
+)
 
 
 def repeated_noise_renyi(
@@ -46,7 +49,7 @@ def repeated_noise_renyi(
       alpha: order > 1, finite. Any shape.
       count: how many independent copies of each are added, integers >= 1.
       sensitivity: the shift s > 0 of the sum (integer for integer-valued noise). Any shape.
-      split: the shift of one copy of each noise, with sum_i count_i split_i = sensitivity; by
+      split: the shifts >= 0 of one copy of each noise, with sum_i count_i split_i = sensitivity; by
         default the split that minimises the bound (found by Newton's method on its optimality
         conditions; any split gives a valid bound). Required for several integer-valued noises.
       direction: "remove", "add" or "both" (they differ for NegativeBinomial only).
@@ -93,7 +96,7 @@ def _integer_valued(noises: tuple[Any, ...]) -> bool:
     lattice = [isinstance(m, LatticeNoise) for m in noises]
     for m, is_lattice in zip(noises, lattice, strict=True):
         if not is_lattice and not isinstance(m, _REAL_SHIFT):
-            raise TypeError(f"noise must be a mechanism that adds noise, got {m!r}")
+            raise TypeError(f"noise must be a mechanism that adds noise, got {_checks.shown(m)}")
     if any(lattice) and not all(lattice):
         raise TypeError("noise must be all integer-valued or all real-valued")
     return lattice[0]
@@ -104,23 +107,26 @@ def _checked_split(split, counts, sensitivity, integer):
     if len(shifts) != len(counts):
         raise ValueError(f"split must have one entry for each of {len(counts)} noises")
     for value in shifts:
-        _checks.check("split", value, INTEGER if integer else _checks.POSITIVE)
+        _checks.check("split", value, _NO_SHIFT_OR_INTEGER if integer else _checks.NON_NEGATIVE)
     values = [_checks.concrete("split", v) for v in (*shifts, *counts, sensitivity)]
     known = [v for v in values if v is not None]
     if len(known) == len(values):
         total = sum(s * c for s, c in zip(known, known[len(shifts) : -1], strict=False))
-        if not np.allclose(total, known[-1], rtol=1e-6, atol=0.0):
+        # single precision is made up for by scaling, which integers do not allow
+        if not np.allclose(total, known[-1], rtol=0.0 if integer else 1e-6, atol=0.0):
             raise ValueError(f"split must add up to sensitivity {known[-1]}, adds up to {total}")
     return shifts
 
 
 def _divergence(m, alpha, shift, direction):
-    """D_alpha of one noise at a shift > 0, in one direction or the worse one."""
-    shifted = dataclasses.replace(m, sensitivity=shift)
+    """D_alpha of one noise at a shift >= 0, in one direction or the worse one."""
+    some = shift > 0.0
+    shifted = dataclasses.replace(m, sensitivity=jnp.where(some, shift, 1.0))
 
     def one(d):
         value = alpha * shifted._rate(alpha if d == "remove" else 1.0 - alpha)
-        return jnp.where(shifted._log_failure(d) > -jnp.inf, jnp.inf, value)
+        value = jnp.where(shifted._log_failure(d) > -jnp.inf, jnp.inf, value)
+        return jnp.where(some, value, 0.0)
 
     if direction != "both":
         return one(direction)
@@ -134,8 +140,10 @@ def _bound(noises, alpha, counts, sensitivity, split, direction, integer):
         inside &= dataclasses.replace(m, sensitivity=1.0)._in_domain() & COUNT.contains(count)
     if split is not None:
         total = sum(c * s for c, s in zip(counts, split, strict=True))
-        slack = 1e-6 * sensitivity  # of single-precision callers; made up for by scaling
+        slack = 0.0 if integer else 1e-6 * sensitivity  # of single precision, see below
         inside &= jnp.abs(total - sensitivity) <= slack
+        for shift in split:
+            inside &= (_NO_SHIFT_OR_INTEGER if integer else _checks.NON_NEGATIVE).contains(shift)
         shifts = split if integer else [s * (sensitivity / total) for s in split]
         parts = [
             c * _divergence(m, alpha, s, direction)
@@ -156,7 +164,7 @@ def _equal_integers(m, alpha, count, sensitivity, direction):
     low = jnp.floor(sensitivity / count)
     more = sensitivity - low * count
     high = _divergence(m, alpha, low + 1.0, direction)
-    some = _divergence(m, alpha, jnp.maximum(low, 1.0), direction)
+    some = _divergence(m, alpha, low, direction)
     rest = jnp.where((low > 0.0) & (more < count), (count - more) * some, 0.0)
     return jnp.where(more > 0.0, more * high, 0.0) + rest
 

@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdp._special import log1p
+
 T = TypeVar("T")
 _ORDER = 7  # the highest at which all weights stay positive for every h
 _DYADIC_PANELS, _DYADIC_NODES, _UNIFORM_NODES = 17, 64, 1024
@@ -163,4 +165,4 @@ def log_geometric_tail(log_first: jax.Array, log_second: jax.Array, limit: jax.A
     The ratio f(k+1)/f(k) is at most the larger of its first value and its limit.
     """
     ratio = jnp.maximum(jnp.exp(jnp.minimum(log_second - log_first, 0.0)), limit)
-    return log_first - jnp.log1p(-jnp.minimum(ratio, 1.0 - 1e-15))
+    return log_first - log1p(-jnp.minimum(ratio, 1.0 - 1e-15))

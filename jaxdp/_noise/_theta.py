@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _special
+from jaxdp._special import log1p
 
 # From sigma^2 = 1/5 on Poisson's dual sum converges faster than the direct one; either needs
 # at most 6 terms on its side.
@@ -19,7 +20,7 @@ def log_theta_zero(sigma: jax.Array) -> jax.Array:
     dual_sum = sum(jnp.exp(-2.0 * (jnp.pi * n) ** 2 * wide) for n in range(1, _TERMS + 1))
     direct_sum = sum(jnp.exp(-0.5 * n * n / narrow) for n in range(1, _TERMS + 1))
     gaussian = _special.LOG_SQRT_2PI + 0.5 * jnp.log(wide)
-    return jnp.where(dual, gaussian + jnp.log1p(2.0 * dual_sum), jnp.log1p(2.0 * direct_sum))
+    return jnp.where(dual, gaussian + log1p(2.0 * dual_sum), log1p(2.0 * direct_sum))
 
 
 def discrete_gaussian_rate(s: jax.Array, sigma: jax.Array, sensitivity: jax.Array) -> jax.Array:
@@ -38,7 +39,7 @@ def discrete_gaussian_rate(s: jax.Array, sigma: jax.Array, sensitivity: jax.Arra
     wide, narrow = jnp.where(dual, variance, 1.0), jnp.where(dual, 1.0, variance)
     weights = [jnp.exp(-2.0 * (jnp.pi * n) ** 2 * wide) for n in range(1, _TERMS + 1)]
     waves = sum(w * jnp.sin(jnp.pi * n * phi) ** 2 for n, w in enumerate(weights, 1))
-    dual_log = jnp.log1p(-4.0 * waves / (1.0 + 2.0 * sum(weights)))
+    dual_log = log1p(-4.0 * waves / (1.0 + 2.0 * sum(weights)))
     # log(theta(phi)/theta(0)) with exponents kept together: -(n - phi)^2 <= 0 never overflows
     n = jnp.arange(-_TERMS, _TERMS + 1, dtype=jnp.float64)
     base = jnp.exp(-0.5 * n * n / narrow)
@@ -49,7 +50,7 @@ def discrete_gaussian_rate(s: jax.Array, sigma: jax.Array, sensitivity: jax.Arra
         base * jnp.expm1(jnp.where(small, change, 0.0)),
         jnp.exp(-0.5 * (n - phi) ** 2 / narrow) - base,
     )
-    direct_log = jnp.log1p(jnp.sum(growth) / jnp.sum(base))
+    direct_log = log1p(jnp.sum(growth) / jnp.sum(base))
     log_ratio = jnp.where(dual, dual_log, direct_log)
     scale = order * (order - 1.0)
     flat = scale == 0.0  # theta'(0) = 0: the correction vanishes with phi^2

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxdp import _divergences, _special
 from jaxdp._noise._sums import certified, rounded_up
+from jaxdp._special import log1p
 from jaxdp._special_bessel import log_bessel_k
 from jaxdp._special_gamma import log_gamma
 
@@ -202,8 +203,8 @@ def _log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array
         return y + jnp.sqrt(2.0 * y)
 
     y_top, y_other = _FALL / peak, _FALL / jnp.maximum(other, 1e-300)
-    right = jnp.log1p(spread(y_top)) + jnp.log(peak / top)
-    left = jnp.minimum(spread(y_top), jnp.log1p(spread(y_other)))
+    right = log1p(spread(y_top)) + jnp.log(peak / top)
+    left = jnp.minimum(spread(y_top), log1p(spread(y_other)))
     core = jnp.minimum((left + right) / 8.0, 2.0)
     start, end = -jnp.arcsinh(left / core), jnp.arcsinh(right / core)
     step = (end - start) / (_MASS_NODES - 1)

@@ -5,15 +5,34 @@ from typing import Any
 
 import dp_accounting as dpa
 import jax
+import numpy as np
 
 from jaxdp import _answers, _checks, _queries
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Analytic, Method, Numerical, Renyi, check_method
 from jaxdp._numerical import has_law
-from jaxdp.interop._events import EVERYTHING, NOTHING, UnsupportedEvent, compose, convert, repeat
+from jaxdp.interop._events import (
+    EVERYTHING,
+    NOTHING,
+    UnsupportedEvent,
+    check_relation,
+    compose,
+    convert,
+    repeat,
+    whole_count,
+)
 
 Neighbours = dpa.NeighboringRelation
 _GRID = 16384  # for DP-SGD within some 3e-5 of the least epsilon, as dp_accounting's own default
+
+
+def _exact_key(m: Any) -> Any:
+    """Equal for equal mechanisms alone: by the values of the parameters, not by how they print."""
+    if not isinstance(m, Mechanism):
+        return m
+    leaves, treedef = jax.tree.flatten(m)
+    arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
+    return treedef, tuple((x.shape, x.tobytes()) for x in arrays)
 
 
 class Accountant(dpa.PrivacyAccountant):
@@ -40,6 +59,7 @@ class Accountant(dpa.PrivacyAccountant):
         neighboring_relation: Neighbours = Neighbours.ADD_OR_REMOVE_ONE,
         method: Method | None = None,
     ) -> None:
+        check_relation(neighboring_relation)
         super().__init__(neighboring_relation)
         check_method(method)
         self._method = method
@@ -48,15 +68,14 @@ class Accountant(dpa.PrivacyAccountant):
         self._parts: dict[Any, Any] = {}
 
     def _maybe_compose(self, event: dpa.DpEvent, count: int, do_compose: bool) -> Any:
-        if do_compose and count <= 0:
-            raise ValueError(f"count must be positive, got {count}")
+        asked = not do_compose and isinstance(count, int) and count == 0  # only whether it could
+        count = 0 if asked else whole_count(count)
         try:
             converted = convert(event, self._neighboring_relation)
         except UnsupportedEvent as error:
             return self.CompositionErrorDetails(error.event, error.reason)
         if do_compose:
-            leaves, treedef = jax.tree.flatten(converted)
-            key = (treedef, tuple(map(str, leaves)))
+            key = _exact_key(converted)
             self._parts[key] = converted
             self._counts[key] = self._counts.get(key, 0) + count
         return None
@@ -73,29 +92,30 @@ class Accountant(dpa.PrivacyAccountant):
 
     def get_epsilon(self, target_delta: float) -> float:
         """Certified upper bound on epsilon at target_delta, of everything composed so far."""
+        target = _checks.number("target_delta", target_delta, _checks.NON_NEGATIVE_OR_INF)
         m = self._composed()
-        if m is NOTHING or m is EVERYTHING:
-            return 0.0 if m is NOTHING else math.inf
-        if target_delta >= 1:
+        if m is EVERYTHING:  # whatever the target, as to dp_accounting
+            return math.inf
+        if m is NOTHING or target >= 1.0:
             return 0.0
-        _checks.check("target_delta", target_delta, _checks.DELTA)
         method = self._chosen(m)
         with jax.enable_x64(True):
-            value = float(_queries.epsilon(m, float(target_delta), method=method))
+            value = float(_queries.epsilon(m, target, method=method))
             if math.isinf(value) and isinstance(method, Numerical):
                 # beyond the grid's arithmetic; root finders need a finite number there too
-                value = float(_queries.epsilon(m, float(target_delta), method=Renyi()))
+                value = float(_queries.epsilon(m, target, method=Renyi()))
         return value
 
     def get_delta(self, target_epsilon: float) -> float:
         """Certified upper bound on delta at target_epsilon, of everything composed so far."""
+        epsilon = _checks.number("target_epsilon", target_epsilon, _checks.NOT_NAN)
         m = self._composed()
-        if m is NOTHING or m is EVERYTHING:
-            return 0.0 if m is NOTHING else 1.0
-        if math.isinf(target_epsilon) and target_epsilon > 0:
+        if m is NOTHING:
+            return max(-math.expm1(min(epsilon, 0.0)), 0.0)
+        if m is EVERYTHING:
+            return 1.0
+        if epsilon == math.inf:
             return 0.0  # no supported event has mass at infinite loss
-        _checks.check("target_epsilon", target_epsilon, _checks.NOT_NAN)
-        epsilon = float(target_epsilon)
         with jax.enable_x64(True):
             value = float(_queries.delta(m, epsilon, method=self._chosen(m)))
             # delta <= 1 - e^{epsilon - max loss} <= max loss - epsilon: 0 beyond the largest loss

@@ -6,12 +6,15 @@ without effect) give the same pair for everything additive or Poisson-sampled.
 """
 
 import dataclasses
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import dp_accounting as dpa
 import numpy as np
 from dp_accounting import dp_event
 
+from jaxdp import _checks
 from jaxdp._amplification import FinitePair
 from jaxdp._mechanisms import Composed, Gaussian, Laplace, Mechanism, PoissonSampled, Repeated
 from jaxdp._noise import DiscreteLaplace
@@ -28,7 +31,7 @@ class UnsupportedEvent(ValueError):
     """
 
     def __init__(self, event: dp_event.DpEvent, reason: str) -> None:
-        super().__init__(f"{reason}, in {event}")
+        super().__init__(f"{reason}, in {_checks.shown(event)}")
         self.event, self.reason = event, reason
 
 
@@ -40,6 +43,8 @@ class _Absolute:
 
 
 NOTHING, EVERYTHING = _Absolute(True), _Absolute(False)
+_SUM_TOLERANCE = 1e-5  # of probabilities, which may come as float32
+_TINY = 2.3e-308  # just above the smallest normal float64: what is below may be flushed to 0
 
 
 def from_dp_event(
@@ -64,6 +69,7 @@ def from_dp_event(
       UnsupportedEvent: (a ValueError) naming the part that is not supported, and why; also for
         events that reveal nothing (NoOp, sampling probability 0) or everything (noise 0) as a
         whole, which have no parameters.
+      ValueError or TypeError: for parameters outside their domains.
 
     Example:
       >>> import dp_accounting, jaxdp
@@ -75,6 +81,7 @@ def from_dp_event(
       >>> bool(low <= 1.828237 <= high)
       True
     """
+    check_relation(neighboring_relation)
     found = convert(event, neighboring_relation)
     if isinstance(found, _Absolute):
         reveals = "reveals nothing: there is nothing to account for"
@@ -89,8 +96,10 @@ def convert(event: dp_event.DpEvent, relation: Neighbours) -> Mechanism | _Absol
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return EVERYTHING
     if isinstance(event, dp_event.SelfComposedDpEvent):
-        return repeat(convert(event.event, relation), event.count)
+        return repeat(convert(event.event, relation), whole_count(event.count))
     if isinstance(event, dp_event.ComposedDpEvent):
+        if not isinstance(event.events, Iterable):
+            raise TypeError(f"events must be a list of events, got {_checks.shown(event.events)}")
         return compose([convert(e, relation) for e in event.events])
     converter = _CONVERTERS.get(type(event))
     if converter is None:
@@ -98,11 +107,24 @@ def convert(event: dp_event.DpEvent, relation: Neighbours) -> Mechanism | _Absol
     return converter(event, relation)
 
 
+def check_relation(relation: Any) -> None:
+    """Raise TypeError unless this is one of dp_accounting's relations."""
+    if not isinstance(relation, Neighbours):
+        got = _checks.shown(relation)
+        raise TypeError(f"neighboring_relation must be a NeighboringRelation, got {got}")
+
+
+def whole_count(count: Any) -> int:
+    """A known number of runs >= 1."""
+    return _checks.whole_number("count", count)
+
+
 def repeat(m: Mechanism | _Absolute, count: int) -> Mechanism | _Absolute:
-    """The composition of `count` runs."""
-    if count <= 0:
-        raise ValueError(f"count must be positive, got {count}")
-    return m if isinstance(m, _Absolute) or count == 1 else Repeated(m, float(count))
+    """The composition of `count` >= 1 runs."""
+    if isinstance(m, _Absolute) or count == 1:
+        return m
+    known = float(count)
+    return Repeated(m, known if known >= count else math.nextafter(known, math.inf))
 
 
 def compose(parts: list[Any]) -> Mechanism | _Absolute:
@@ -127,49 +149,78 @@ def _require(event: dp_event.DpEvent, relation: Neighbours, *allowed: Neighbours
 _ZEROED = (Neighbours.ADD_OR_REMOVE_ONE, Neighbours.REPLACE_SPECIAL)
 
 
+def _number(event: dp_event.DpEvent, field: str, domain: _checks.Domain) -> float:
+    """A parameter in double precision, whatever type it came in."""
+    return _checks.number(f"{field} of {type(event).__name__}", getattr(event, field), domain)
+
+
+def _noise(event: dp_event.DpEvent, field: str = "noise_multiplier") -> float:
+    """A scale of noise; 0 where it is none to speak of."""
+    scale = _number(event, field, _checks.NON_NEGATIVE_OR_INF)
+    return scale if scale >= _TINY else 0.0
+
+
+def _additive(scale: float, m: Any) -> Mechanism | _Absolute:
+    """The mechanism m(scale); infinite noise hides everything, no noise hides nothing."""
+    if scale == 0.0 or math.isinf(scale):
+        return EVERYTHING if scale == 0.0 else NOTHING
+    return m(scale)
+
+
+def _rate(rate: float) -> float:
+    """A sampling probability > 0, no less than what programs take for 0."""
+    return max(rate, _TINY)
+
+
 def _gaussian(event: dp_event.GaussianDpEvent, relation: Neighbours) -> Mechanism | _Absolute:
-    if event.noise_multiplier == 0:
-        return EVERYTHING
-    return Gaussian(event.noise_multiplier, 2.0 if relation == Neighbours.REPLACE_ONE else 1.0)
+    sensitivity = 2.0 if relation == Neighbours.REPLACE_ONE else 1.0
+    return _additive(_noise(event), lambda sigma: Gaussian(sigma, sensitivity))
 
 
 def _laplace(event: dp_event.LaplaceDpEvent, relation: Neighbours) -> Mechanism | _Absolute:
     _require(event, relation, *_ZEROED)
-    return EVERYTHING if event.noise_multiplier == 0 else Laplace(event.noise_multiplier)
+    return _additive(_noise(event), Laplace)
 
 
 def _discrete_laplace(
     event: dp_event.DiscreteLaplaceDpEvent, relation: Neighbours
 ) -> Mechanism | _Absolute:
+    """The parameter is an inverse scale; 0 means no noise, as to dp_accounting."""
     _require(event, relation, *_ZEROED)
-    if event.noise_parameter == 0:
+    a = _noise(event, "noise_parameter")
+    sensitivity = _checks.whole_number(
+        "sensitivity of DiscreteLaplaceDpEvent", event.sensitivity, least=0
+    )
+    if sensitivity == 0:
+        return NOTHING
+    if a == 0.0 or math.isinf(a):
         return EVERYTHING
-    return DiscreteLaplace(event.noise_parameter, event.sensitivity)
+    return DiscreteLaplace(a, sensitivity)
 
 
 def _sampled(event: dp_event.PoissonSampledDpEvent, relation: Neighbours) -> Mechanism | _Absolute:
     _require(event, relation, *_ZEROED)
+    rate = _number(event, "sampling_probability", _checks.PROBABILITY)
     inner = convert(event.event, relation)
-    if event.sampling_probability == 0 or inner is NOTHING:
+    if rate == 0.0 or inner is NOTHING:
         return NOTHING
-    if isinstance(inner, _Absolute) or event.sampling_probability == 1:
+    if isinstance(inner, _Absolute) or rate == 1.0:
         return inner
-    return PoissonSampled(inner, event.sampling_probability)
+    return PoissonSampled(inner, _rate(rate))
 
 
 def _randomized_response(
     event: dp_event.RandomizedResponseDpEvent, relation: Neighbours
 ) -> Mechanism | _Absolute:
     """Over k buckets, uniform with probability p: x against another bucket, or against uniform."""
+    p = _number(event, "noise_parameter", _checks.PROBABILITY)
+    k = _checks.whole_number("num_buckets of RandomizedResponseDpEvent", event.num_buckets)
     _require(event, relation, Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
-    p, k = event.noise_parameter, event.num_buckets
-    if not 0 <= p <= 1 or k < 1:
-        raise ValueError(f"noise_parameter must be in [0, 1] and num_buckets >= 1, got {event}")
     if k == 1 or p == 1:
         return NOTHING
-    if p == 0:
-        return EVERYTHING
     other = p / k
+    if other < _TINY:
+        return EVERYTHING
     if relation == Neighbours.REPLACE_SPECIAL:
         kept = [1.0 - p + other, (k - 1) * other]
         return FinitePair(kept, [1.0 / k, (k - 1.0) / k])
@@ -177,26 +228,48 @@ def _randomized_response(
     return FinitePair([1.0 - p + other, other, rest], [other, 1.0 - p + other, rest])
 
 
+def _vector(event: dp_event.DpEvent, field: str, domain: _checks.Domain) -> list[float]:
+    """A parameter that is one number or a sequence of them, as a list."""
+    name, value = f"{field} of {type(event).__name__}", getattr(event, field)
+    known = _checks.concrete(name, value)
+    if known is None or known.ndim > 1 or known.size == 0:
+        raise ValueError(f"{name} must be a sequence of known numbers, got {_checks.shown(value)}")
+    _checks.check(name, known, domain)
+    return known.astype(np.float64).ravel().tolist()
+
+
 def _mixture(
     event: dp_event.MixtureOfGaussiansDpEvent, relation: Neighbours
 ) -> Mechanism | _Absolute:
     """Where at most one sensitivity is not 0, a Poisson sample of a Gaussian."""
     _require(event, relation, *_ZEROED)
-    chances: dict[float, float] = {}
-    for c, chance in zip(event.sensitivities, event.sampling_probs, strict=True):
-        chances[float(c)] = chances.get(float(c), 0.0) + float(chance)
-    chances = {c: chance for c, chance in chances.items() if c != 0.0 and chance > 0.0}
-    if not chances:
+    sigma = _noise(event, "standard_deviation")
+    sensitivities = _vector(event, "sensitivities", _checks.REAL)
+    chances = _vector(event, "sampling_probs", _checks.PROBABILITY)
+    if len(sensitivities) != len(chances):
+        sizes = f"{len(sensitivities)} and {len(chances)}"
+        raise ValueError(f"sensitivities and sampling_probs must be as many, got {sizes}")
+    total = math.fsum(chances)
+    if abs(total - 1.0) > _SUM_TOLERANCE:
+        raise ValueError(f"sampling_probs must sum to 1, got a sum of {total!r}")
+    both = list(zip(sensitivities, chances, strict=True))
+    found = {abs(c): c for c, chance in both if c != 0.0 and chance > 0.0}
+    if not found or math.isinf(sigma):
         return NOTHING
-    if event.standard_deviation == 0:
+    if sigma == 0.0:
         return EVERYTHING
-    if len(chances) > 1:
+    if len({c for c, chance in both if c != 0.0 and chance > 0.0}) > 1:
         raise UnsupportedEvent(
             event, "a mixture of several sensitivities has no mechanism in jaxdp"
         )
-    ((sensitivity, chance),) = chances.items()
-    gaussian = Gaussian(event.standard_deviation, abs(sensitivity))
-    return gaussian if chance >= 1.0 else PoissonSampled(gaussian, chance)
+    (sensitivity,) = found
+    # what the probabilities lack of 1, by rounding, is taken to reveal
+    chance = max(
+        math.fsum(chance for c, chance in both if c != 0.0),
+        1.0 - math.fsum(chance for c, chance in both if c == 0.0),
+    )
+    gaussian = Gaussian(sigma, sensitivity)
+    return gaussian if chance >= 1.0 else PoissonSampled(gaussian, _rate(chance))
 
 
 def _tree(
@@ -204,13 +277,12 @@ def _tree(
 ) -> Mechanism | _Absolute:
     """A record is in one leaf of one tree; of n steps at most floor(log2 n) + 1 sums hold it."""
     _require(event, relation, Neighbours.REPLACE_SPECIAL)
-    if event.noise_multiplier == 0:
-        return EVERYTHING
-    steps = np.max(np.asarray(event.step_counts))
-    if steps < 1:
-        raise ValueError(f"step_counts must be positive, got {event}")
-    depth = int(steps).bit_length()
-    return Gaussian(event.noise_multiplier, float(np.sqrt(depth)))
+    sigma = _noise(event)
+    steps = _vector(event, "step_counts", _checks.COUNT)
+    if min(steps) < 1:
+        raise ValueError(f"step_counts must be >= 1, got {min(steps)}")
+    depth = int(max(steps)).bit_length()
+    return _additive(sigma, lambda scale: Gaussian(scale, math.sqrt(depth)))
 
 
 _CONVERTERS: dict[type, Any] = {

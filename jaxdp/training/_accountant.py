@@ -12,8 +12,8 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _orders, _queries, _x64
 from jaxdp._mechanisms import Composed, Mechanism, Repeated, require_mechanism
-from jaxdp._methods import Method, Numerical, check_method
-from jaxdp.training import _moments, _words
+from jaxdp._methods import Method, Numerical, check_method, known_orders
+from jaxdp.training import _counts, _moments, _words
 
 # Every order of DP-SGD practice; between them moments are interpolated, which is a bound too.
 DEFAULT_ORDERS: tuple[float, ...] = (
@@ -23,6 +23,7 @@ DEFAULT_ORDERS: tuple[float, ...] = (
 )
 _NUMERICAL = Numerical()
 _BETWEEN = 8  # interpolated orders to an interval
+_LARGEST_ORDER = 1e6  # beyond it nothing is gained at any delta
 
 
 @jax.tree_util.register_dataclass
@@ -63,15 +64,20 @@ class FixedAccountant:
 
     Attributes:
       phases: the mechanism of one step of each phase.
-      steps: steps taken, int32.
+      counter: steps taken, in two int32 words: high 2^30 + low, exact up to 2^59. (2,).
       lengths: the number of steps of each phase but the last, static.
       method: how epsilon is computed, static.
     """
 
     phases: tuple[Mechanism, ...]
-    steps: jax.Array
+    counter: jax.Array
     lengths: tuple[int, ...] = dataclasses.field(metadata={"static": True})
     method: Method | None = dataclasses.field(metadata={"static": True})
+
+    @property
+    def steps(self) -> jax.Array:
+        """Steps taken, int32: 2^31 - 1 for more than that, -1 after a traced invalid count."""
+        return _counts.saturated(self.counter)
 
 
 Accountant = RenyiAccountant | FixedAccountant
@@ -89,7 +95,7 @@ def init(orders: Sequence[float] = DEFAULT_ORDERS) -> RenyiAccountant:
       carry through `lax.scan`.
 
     Raises:
-      ValueError: for no orders, or orders that are not finite, > 1 and ascending.
+      ValueError: for no orders, or orders that are not > 1, at most 1e6 and ascending.
 
     Example:
       >>> import jax
@@ -100,12 +106,11 @@ def init(orders: Sequence[float] = DEFAULT_ORDERS) -> RenyiAccountant:
       >>> round(float(training.epsilon(state, 1e-5)), 3)
       1.026
     """
-    orders = tuple(float(a) for a in orders)
-    if not orders:
-        raise ValueError("orders must not be empty")
-    _checks.check("orders", orders, _checks.FINITE_ORDER)
+    orders = known_orders(orders)
+    if max(orders) > _LARGEST_ORDER:
+        raise ValueError(f"orders must be at most {_LARGEST_ORDER:g}, got {max(orders)}")
     if any(b <= a for a, b in itertools.pairwise(orders)):
-        raise ValueError(f"orders must ascend, got {orders}")
+        raise ValueError(f"orders must ascend, got {_checks.shown(orders)}")
     dtype = jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
     pending = jnp.zeros((3, 2), dtype).at[:2, 0].set(1.0)
     return RenyiAccountant(jnp.zeros((len(orders), 2), dtype), pending, orders)
@@ -122,7 +127,8 @@ def init_fixed(
       method: Numerical(...), Renyi(...) or Analytic(), as for `jaxdp.epsilon`.
 
     Returns:
-      A PyTree whose only moving part is an int32 counter; `update` takes no settings.
+      A PyTree whose only moving part is a counter of steps, which is exact up to 2^59 in 32-bit
+      programs too (epsilon is infinite from there on); `update` takes no settings.
 
     Raises:
       ValueError: for no phases, or a phase of less than one step. TypeError: if one is no
@@ -142,22 +148,25 @@ def init_fixed(
         raise ValueError("phases must not be empty")
     mechanisms, lengths = [], []
     for i, phase in enumerate(phases):
+        if isinstance(phase, tuple) and len(phase) != 2:
+            raise ValueError(f"phases[{i}] must be (mechanism, steps), got {_checks.shown(phase)}")
         mechanism, length = phase if isinstance(phase, tuple) else (phase, None)
         require_mechanism(f"phases[{i}]", mechanism)
+        if length is None and i < len(phases) - 1:
+            raise ValueError(f"phases[{i}] must say how many steps >= 1 it has")
+        if length is not None:
+            length = _checks.whole_number(f"the number of steps of phases[{i}]", length)
         if i < len(phases) - 1:
-            if length is None or int(length) != length or length < 1:
-                raise ValueError(f"phases[{i}] must say how many steps >= 1 it has, got {length!r}")
-            lengths.append(int(length))
+            lengths.append(length)
         mechanisms.append(mechanism)
-    steps = jnp.zeros((), jnp.int32)
-    return FixedAccountant(tuple(mechanisms), steps, tuple(lengths), method)
+    return FixedAccountant(tuple(mechanisms), _counts.zero(), tuple(lengths), method)
 
 
 def update(
     state: Any,
     *,
     sigma: ArrayLike | None = None,
-    sampling_probability: ArrayLike = 1.0,
+    sampling_probability: ArrayLike | None = None,
     count: ArrayLike = 1,
 ) -> Any:
     """Account for one more step, or for `count` equal ones; use the state returned.
@@ -166,22 +175,22 @@ def update(
       state: from `init`, `init_fixed` or `init_filter`.
       sigma: noise multiplier > 0 of the step (standard deviation over the L2 sensitivity that a
         record has when it joins); required but for a fixed schedule, which takes no settings.
-      sampling_probability: in (0, 1], with which each record joins, independently.
-      count: how many such steps, >= 0.
+      sampling_probability: in (0, 1], with which each record joins, independently; 1 by default.
+      count: how many such steps, an integer >= 0.
 
     Returns:
-      The new state, of the same structure, shapes and dtypes. Traced settings outside their
-      domains make epsilon nan.
+      The new state, of the same structure, shapes and dtypes. Traced settings and counts outside
+      their domains make epsilon nan, now and after every later update.
 
     Raises:
-      ValueError: for known settings outside their domains, or settings where there must be none.
+      ValueError: for known settings or counts outside their domains, or settings where there must
+        be none. TypeError: for no state.
     """
     if isinstance(state, FixedAccountant):
-        if sigma is not None:
-            raise ValueError("sigma must not be given: the schedule of this accountant is fixed")
-        steps = state.steps + jnp.asarray(count, jnp.int32)
-        return dataclasses.replace(state, steps=steps)
-    if not isinstance(state, RenyiAccountant):
+        refuse_settings(sigma=sigma, sampling_probability=sampling_probability)
+        counter = _counts.add(state.counter, _counts.words_of(count))
+        return dataclasses.replace(state, counter=counter)
+    if isinstance(getattr(state, "accountant", None), RenyiAccountant):  # a filter
         return dataclasses.replace(
             state,
             accountant=update(
@@ -191,13 +200,15 @@ def update(
                 count=count,
             ),
         )
-    sigma = check_settings(sigma, sampling_probability)
-    _checks.check("count", count, _checks.NON_NEGATIVE)
+    if not isinstance(state, RenyiAccountant):
+        raise TypeError(f"state must be an accountant or a filter, not {type(state).__name__}")
+    sigma, rate = check_settings(sigma, sampling_probability)
+    _checks.check("count", count, _checks.COUNT)
     words = _x64.evaluate(
         _update,
         state._state(),
         sigma,
-        sampling_probability,
+        rate,
         count,
         # sums, rates and counts up, noise down
         rounding=("nearest", "up", "nearest", "down", "nearest", "up", "nearest", "up"),
@@ -208,17 +219,42 @@ def update(
     return RenyiAccountant(moments, jnp.stack(pending, axis=-2), state.orders)
 
 
-def check_settings(sigma: ArrayLike | None, sampling_probability: ArrayLike) -> ArrayLike:
-    """Raise ValueError unless the settings of a step that are known are in their domains."""
+def refuse_settings(**settings: Any) -> None:
+    """Raise ValueError if any is given."""
+    for name, value in settings.items():
+        if value is not None:
+            raise ValueError(f"{name} must not be given: the schedule of this accountant is fixed")
+
+
+def check_settings(
+    sigma: ArrayLike | None, sampling_probability: ArrayLike | None
+) -> tuple[ArrayLike, ArrayLike]:
+    """The settings of a step; ValueError unless those that are known are in their domains.
+
+    Known subnormal numbers, which programs may take for 0, are moved to the safe side.
+    """
     if sigma is None:
         raise ValueError("sigma must be given")
+    rate: Any = 1.0 if sampling_probability is None else sampling_probability
     _checks.check("sigma", sigma, _checks.POSITIVE)
-    _checks.check("sampling_probability", sampling_probability, _checks.RATE)
-    return sigma
+    _checks.check("sampling_probability", rate, _checks.RATE)
+    if not isinstance(sigma, jax.core.Tracer):  # as small a sigma as that has no finite moments
+        sigma = np.maximum(np.asarray(sigma, np.float64), _words.TINY)
+    if not isinstance(rate, jax.core.Tracer):
+        rate = np.maximum(np.asarray(rate, np.float64), _words.TINY)
+    return sigma, rate
+
+
+def inside(sigma: jax.Array, q: jax.Array, count: jax.Array) -> jax.Array:
+    """Whether traced settings are in their domains."""
+    good = _checks.POSITIVE.contains(sigma) & _checks.RATE.contains(q)
+    return good & _checks.COUNT.contains(count)
 
 
 def _update(state, sigma, q, count, orders, single):
-    before = _words.join(state.moments)
+    valid = inside(sigma, q, count)
+    sigma, q, count = (jnp.where(valid, x, 1.0) for x in (sigma, q, count))
+    before = jnp.where(valid, _words.join(state.moments), jnp.nan)
     old_sigma, old_q, old_count = _words.join(state.pending)
     # as they will be stored, so that equal settings are recognised
     sigma = _words.join(_words.split(sigma, "down", single))
@@ -231,8 +267,10 @@ def _update(state, sigma, q, count, orders, single):
         lambda: _moments.add(before, old_count, _moments.moments(old_sigma, old_q, orders)),
     )
     total = jnp.where(same, old_count, 0.0) + count
+    total = jnp.where(total < 2.0**53, total, total * (1.0 + 2.0**-52))  # rounded up
     # of equal settings the mean is kept: the same number, with the derivatives of every step
-    share = jnp.where(same, count / jnp.where(total > 0.0, total, 1.0), 1.0)
+    some = (total > 0.0) & (total < jnp.inf)
+    share = jnp.where(same & some, count / jnp.where(some, total, 1.0), 1.0)
     sigma = jnp.where(same, old_sigma + share * (sigma - old_sigma), sigma)
     q = jnp.where(same, old_q + share * (q - old_q), q)
     outputs = (
@@ -249,7 +287,7 @@ def totals(state: Any, orders: tuple[float, ...]) -> jax.Array:
     sigma, q, count = _words.join(state.pending)
     taken = _words.join(state.moments)
     latest = _moments.moments(sigma, q, orders)
-    return jnp.where(count > 0.0, _moments.add(taken, count, latest), taken)
+    return _moments.add(taken, count, latest)
 
 
 def epsilon(state: Any, delta: ArrayLike) -> jax.Array:
@@ -283,33 +321,67 @@ def _epsilon(state, delta, orders):
     alpha = np.asarray((1.0, *orders))
     share = np.arange(1, _BETWEEN + 1)[:, None] / _BETWEEN
     between = _words.constant(alpha[:-1] + share * (alpha[1:] - alpha[:-1]))
-    left = jnp.concatenate([jnp.zeros(1), moments[:-1]])
-    values = left + _words.constant(share) * (moments - left)
+    finite = moments < jnp.inf
+    right = jnp.where(finite, moments, 0.0)
+    left = jnp.concatenate([jnp.zeros(1), right[:-1]])  # infinite ones follow finite ones
+    values = jnp.where(finite, left + _words.constant(share) * (right - left), jnp.inf)
     log_delta = jnp.log(delta) - 1e-15 * (1.0 - jnp.log(delta))
-    best = jnp.min(_orders.epsilon_at_order(values, between, log_delta))
+    known = jnp.where(values < jnp.inf, values, 0.0)
+    bounds = _orders.epsilon_at_order(known, between, log_delta)
+    best = jnp.min(jnp.where(values < jnp.inf, bounds, jnp.inf))
     best = jnp.maximum(best * (1.0 + 1e-14) + 1e-15, 0.0)
     best = jnp.where(jnp.max(moments) == 0.0, 0.0, best)
     valid = _checks.OPEN_DELTA.contains(delta) & ~jnp.any(jnp.isnan(moments))
     return jnp.where(valid, best, jnp.nan)
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class _Taken:
+    """The counter, as the island sees it."""
+
+    counter: jax.Array
+
+    _core_ndims: ClassVar[dict[str, int]] = {"counter": 1}
+
+
 def _fixed_epsilon(state: FixedAccountant, delta: ArrayLike) -> jax.Array:
-    starts = np.concatenate([[0], np.cumsum(state.lengths)]).astype(int).tolist()
+    starts = (0, *itertools.accumulate(state.lengths))
+    _checks.check("delta", delta, _checks.OPEN_DELTA)
 
     def through(last: int) -> jax.Array:
         """Epsilon of all steps, the latest in phase `last`."""
-        taken = jnp.maximum(state.steps - starts[last], 1)
-        runs = [
-            Repeated(m, float(n))
-            for m, n in zip(state.phases[:last], state.lengths[:last], strict=True)
-        ]
-        runs.append(Repeated(state.phases[last], taken))
-        m = Composed(runs) if len(runs) > 1 else runs[0]
-        return _queries.epsilon(m, delta, method=state.method)
+        phases = state.phases[: last + 1]
+        whole = _composed(phases, (*state.lengths[:last], 1.0))
+        return _x64.evaluate(
+            _phases_epsilon,
+            phases,
+            _Taken(state.counter),
+            delta,
+            rounding="up",
+            chunk=_queries.chunk_of(whole, state.method),
+            lengths=state.lengths[:last],
+            start=starts[last],
+            method=state.method,
+        )
 
     if len(starts) == 1:
-        value = through(0)
-    else:
-        phase = sum((state.steps > start).astype(jnp.int32) for start in starts[1:])
-        value = jax.lax.switch(phase, [lambda last=i: through(last) for i in range(len(starts))])
-    return jnp.where(state.steps > 0, value, jnp.zeros_like(value))
+        return through(0)
+    phase = sum(_counts.beyond(state.counter, start).astype(jnp.int32) for start in starts[1:])
+    return jax.lax.switch(phase, [lambda last=i: through(last) for i in range(len(starts))])
+
+
+def _composed(phases: Sequence[Mechanism], counts: Sequence[Any]) -> Mechanism:
+    runs = [Repeated(m, n) for m, n in zip(phases, counts, strict=True)]
+    return Composed(runs) if len(runs) > 1 else runs[0]
+
+
+def _phases_epsilon(phases, taken, delta, lengths, start, method):
+    steps = _counts.value(taken.counter)
+    countable = (steps > 0.0) & (steps < jnp.inf)
+    latest = jnp.where(countable, jnp.maximum(steps - start, 1.0), 1.0)
+    m = _composed(phases, (*(float(n) for n in lengths), latest))
+    value = _queries.scalar_epsilon(m, delta, "both", method)
+    value = jnp.where(steps > 0.0, value, 0.0)
+    value = jnp.where(steps < jnp.inf, value, jnp.where(jnp.isnan(steps), jnp.nan, jnp.inf))
+    return jnp.where(m._in_domain() & _checks.OPEN_DELTA.contains(delta), value, jnp.nan)

@@ -27,9 +27,17 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _x64
 from jaxdp.training import _moments, _words
-from jaxdp.training._accountant import RenyiAccountant, _State, check_settings, init, totals
+from jaxdp.training._accountant import (
+    RenyiAccountant,
+    _State,
+    check_settings,
+    init,
+    inside,
+    totals,
+)
 
 _CANDIDATES = tuple(float(a) for a in range(2, 257))
+_LARGEST_BUDGET = 1e30  # of epsilon: tables are kept in float32 words
 
 
 @jax.tree_util.register_dataclass
@@ -56,7 +64,7 @@ def _budgets(epsilon: float, delta: float, orders: Sequence[float]) -> np.ndarra
     """
     alpha = np.asarray(orders)
     parts = [
-        (alpha - 1.0) * epsilon,
+        (alpha - 1.0) * min(epsilon, _LARGEST_BUDGET),
         -(alpha - 1.0) * np.log1p(-1.0 / alpha),
         np.log(alpha) + math.log(delta) - math.log(len(alpha)),
     ]
@@ -99,16 +107,17 @@ def init_filter(
       >>> int(jax.lax.while_loop(affordable, step, (budget, 4.0, 0))[2])
       88
     """
-    _checks.check("epsilon", epsilon, _checks.POSITIVE)
-    _checks.check("delta", delta, _checks.OPEN_DELTA)
-    epsilon, delta = float(epsilon), float(delta)
+    epsilon = _checks.number("epsilon", epsilon, _checks.POSITIVE)
+    delta = _checks.number("delta", delta, _checks.OPEN_DELTA)
     if orders is None:
         alpha = np.asarray(_CANDIDATES)
         room = [_budgets(epsilon, delta, (a,))[0] for a in _CANDIDATES] / (alpha * (alpha - 1.0))
         orders = (_CANDIDATES[int(np.argmax(room))],)
     accountant = init(orders)
     if np.all(_budgets(epsilon, delta, accountant.orders) <= 0.0):
-        raise ValueError(f"orders must allow some spending, got {accountant.orders}: take higher")
+        raise ValueError(
+            f"orders must allow some spending, got {_checks.shown(accountant.orders)}: take higher"
+        )
     return PrivacyFilter(accountant, epsilon, delta)
 
 
@@ -116,30 +125,32 @@ def fits(
     state: PrivacyFilter,
     *,
     sigma: ArrayLike,
-    sampling_probability: ArrayLike = 1.0,
+    sampling_probability: ArrayLike | None = None,
     count: ArrayLike = 1,
 ) -> jax.Array:
     """Whether the next step (or `count` equal ones) keeps the run within its budget.
 
-    A boolean, for the condition of `lax.while_loop` or `lax.cond`; False for settings outside
-    their domains.
+    A boolean, for the condition of `lax.while_loop` or `lax.cond`; False for traced settings and
+    counts outside their domains, and after an update by such.
 
     Args:
       state: from `init_filter` and `update`.
       sigma: noise multiplier of the next step.
-      sampling_probability: with which each record would join it.
-      count: how many such steps.
+      sampling_probability: with which each record would join it; 1 by default.
+      count: how many such steps, an integer >= 0.
 
     Raises:
-      ValueError: for known settings outside their domains.
+      ValueError: for known settings or counts outside their domains. TypeError: for no filter.
     """
-    sigma = check_settings(sigma, sampling_probability)
-    _checks.check("count", count, _checks.NON_NEGATIVE)
+    if not isinstance(state, PrivacyFilter):
+        raise TypeError(f"state must be from init_filter, not {type(state).__name__}")
+    sigma, rate = check_settings(sigma, sampling_probability)
+    _checks.check("count", count, _checks.COUNT)
     room = _x64.evaluate(
         _fits,
         state.accountant._state(),
         sigma,
-        sampling_probability,
+        rate,
         count,
         differentiable=False,
         orders=state.accountant.orders,
@@ -150,10 +161,11 @@ def fits(
 
 
 def _fits(state: _State, sigma, q, count, orders, target, single):
+    valid = inside(sigma, q, count)
     # the settings as `update` will store them
     sigma = _words.join(_words.split(sigma, "down", single))
     q = _words.join(_words.split(q, "up", single))
     after = _moments.add(totals(state, orders), count, _moments.moments(sigma, q, orders))
     # a store rounds up by 2^-48, twice
     within = after * (1.0 + 2.0**-46) <= _words.constant(_budgets(target[0], target[1], orders))
-    return jnp.where(jnp.any(within), 1.0, 0.0)
+    return jnp.where(jnp.any(within) & valid, 1.0, 0.0)

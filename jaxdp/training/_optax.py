@@ -8,7 +8,14 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from jaxdp.training._accountant import Accountant, FixedAccountant, init, update
+from jaxdp import _checks
+from jaxdp.training._accountant import (
+    Accountant,
+    FixedAccountant,
+    init,
+    refuse_settings,
+    update,
+)
 from jaxdp.training._filter import PrivacyFilter
 
 Setting = ArrayLike | Callable[[jax.Array], ArrayLike]
@@ -32,7 +39,7 @@ def track_privacy(
     inner: optax.GradientTransformation,
     *,
     noise_multiplier: Setting | None = None,
-    sampling_probability: Setting = 1.0,
+    sampling_probability: Setting | None = None,
     accountant: Accountant | PrivacyFilter | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Count every update of a differentially private optimiser in its own state.
@@ -46,7 +53,8 @@ def track_privacy(
       inner: the private transformation.
       noise_multiplier: standard deviation of the noise over the clipping norm: a number, or a
         function of the update count (an optax schedule). None for a fixed schedule.
-      sampling_probability: with which each record joins a batch: a number, or such a function.
+      sampling_probability: with which each record joins a batch: a number, or such a function; 1
+        by default. None for a fixed schedule.
       accountant: from `init`, `init_fixed` or `init_filter`; `init()` by default.
 
     Returns:
@@ -54,7 +62,8 @@ def track_privacy(
       `sampling_probability=`, for settings that are known only then.
 
     Raises:
-      ValueError: for known settings outside their domains.
+      ValueError: for known settings outside their domains, or settings beside a fixed schedule.
+        TypeError: if accountant is none.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax
@@ -74,10 +83,20 @@ def track_privacy(
       True
     """
     extended = optax.with_extra_args_support(inner)
-    fixed = isinstance(accountant, FixedAccountant)
-    if noise_multiplier is None and not fixed:
-        raise ValueError("noise_multiplier must be given, unless the accountant's phases are fixed")
     start = init() if accountant is None else accountant
+    if not isinstance(start, Accountant | PrivacyFilter):
+        raise TypeError(f"accountant must be an accountant or a filter, got {type(start).__name__}")
+    fixed = isinstance(start, FixedAccountant)
+    if fixed:
+        refuse_settings(
+            noise_multiplier=noise_multiplier, sampling_probability=sampling_probability
+        )
+    elif noise_multiplier is None:
+        raise ValueError("noise_multiplier must be given, unless the accountant's phases are fixed")
+    else:
+        _check("noise_multiplier", noise_multiplier, _checks.POSITIVE)
+        if sampling_probability is not None:
+            _check("sampling_probability", sampling_probability, _checks.RATE)
 
     def init_fn(params):
         return TrackPrivacyState(extended.init(params), start, jnp.zeros((), jnp.int32))
@@ -87,6 +106,7 @@ def track_privacy(
         rate = extra_args.pop("sampling_probability", sampling_probability)
         updates, inner_state = extended.update(updates, state.inner_state, params, **extra_args)
         if fixed:
+            refuse_settings(noise_multiplier=noise, sampling_probability=rate)
             spent = update(state.accountant)
         else:
             noise, rate = (x(state.count) if callable(x) else x for x in (noise, rate))
@@ -94,6 +114,12 @@ def track_privacy(
         return updates, TrackPrivacyState(inner_state, spent, optax.safe_increment(state.count))
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _check(name: str, setting: Setting, domain: _checks.Domain) -> None:
+    """Raise ValueError for a known number outside its domain; functions are asked later."""
+    if not callable(setting):
+        _checks.check(name, setting, domain)
 
 
 def accountant_of(opt_state: Any) -> Any:

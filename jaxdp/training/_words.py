@@ -11,6 +11,8 @@ import numpy as np
 
 from jaxdp import _x64
 
+TINY = 2.3e-308  # just above the smallest normal float64: what is below may be flushed to 0
+
 
 def constant(table: np.ndarray) -> jax.Array:
     """A float64 table, exactly, from three float32 words.
@@ -38,6 +40,10 @@ def split(value: jax.Array, rounding: _x64.Rounding, single: bool) -> jax.Array:
         return jnp.stack([value, jnp.zeros_like(value)], axis=-1)
     exact = jax.lax.stop_gradient(value)
     hi = exact.astype(jnp.float32).astype(jnp.float64)
+    # a number beyond the range of float32 is infinite, or the largest if it is to be rounded down
+    if rounding == "down":
+        hi = jnp.where(exact < jnp.inf, jnp.minimum(hi, float(jnp.finfo(jnp.float32).max)), hi)
     rest = jnp.where(jnp.isfinite(hi), exact - hi, 0.0)
     lo = _x64.rounded(rest, rounding, jnp.float32).astype(jnp.float64)
-    return jnp.stack([value + (hi - exact), lo], axis=-1)
+    change = jnp.where(jnp.isfinite(exact), value - exact, 0.0)  # 0, with the derivative of value
+    return jnp.stack([hi + change, lo], axis=-1)

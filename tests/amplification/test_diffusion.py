@@ -1,5 +1,7 @@
 """Diffusion mechanisms: the generic path against closed forms, and the OU mechanism in full."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -241,7 +243,7 @@ def test_generic_bad_input():
 
 
 def _overflowing(params, t, x, y):
-    return jnp.exp(t) * jnp.dot(x, y) / jnp.exp(2 * t)
+    return jnp.exp(t) * jnp.dot(x, y) / (jnp.exp(2 * t) + 1.0)  # (else the compiler mends it)
 
 
 # --- the OU mechanism in full -------------------------------------------------------------------
@@ -378,3 +380,20 @@ def test_bad_targets(changes, match):
         other = {"alpha": 2.0, "rdp": 1.0, "norm": 1.0, "dimension": 2.0}
         with pytest.raises(ValueError, match=match):
             design.ornstein_uhlenbeck_renyi(**other | changes)
+
+
+def test_tiny_values_have_errors():
+    """Breaks when 2e-44 is 0 +- 0, or a gradient that is lost in rounding is certain."""
+    ou = jaxdp.Diffusion.ornstein_uhlenbeck(1.0, 1.0)
+    with jax.enable_x64(True):
+        for t, rest in ((50.0, 1e-9), (300.0, 1e-9), (400.0, 1.0)):
+            found = ou.intrinsic_sensitivity(t, [0.0], [1.0])
+            exact = 0.5 * np.exp(-2.0 * t)
+            assert abs(float(found.value) - exact) <= float(found.error)
+            assert 0.0 < float(found.error) <= max(rest * exact, 1e-307)
+        lost = dataclasses.replace(
+            jaxdp.Diffusion.brownian(), maximiser=lambda params, t, x, other: 0.0 * x + 1e6
+        ).intrinsic_sensitivity(1.0, [0.0], [1e-11])
+        assert abs(float(lost.value) - 2.5e-23) <= float(lost.error)
+        same = ou.intrinsic_sensitivity(1.0, [0.5], [0.5])
+        assert float(same.value) == float(same.error) == 0.0

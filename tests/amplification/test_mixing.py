@@ -277,3 +277,46 @@ def test_float32_callers_get_upper_bounds():
         assert np.isfinite(slope(0.3))
     for small, exact in zip((*narrow, *found), (*wide, *coefficients), strict=True):
         assert np.all(np.float64(small) >= np.float64(exact))
+
+
+def test_subnormal_probabilities():
+    """Breaks when a probability below 2e-308 is taken for 0, as XLA's arithmetic takes it."""
+    pair = amp.FinitePair([0.5, 0.5], [5e-324, 1.0])
+    log_least = -1074 * np.log(2.0)
+    close(jaxdp.epsilon(pair, 0.0), np.log(0.5) - log_least)
+    close(jaxdp.renyi(pair, np.inf), np.log(0.5) - log_least)
+    kl = 0.5 * (np.log(0.5) - log_least) + 0.5 * np.log(0.5)
+    np.testing.assert_allclose(jaxdp.renyi(pair, 1.0), kl, rtol=1e-12)
+    lost = amp.FinitePair([5e-324, 1.0], [0.0, 1.0])
+    np.testing.assert_allclose(jaxdp.log_delta(lost, 3.0), log_least, rtol=1e-14)
+    assert float(jaxdp.epsilon(lost, 0.0)) == np.inf
+    # products of the probabilities lie below every float64
+    after = amp.PostProcessed(amp.FinitePair([2e-200, 1.0], [1e-200, 1.0]), [[1e-200, 1.0], [0, 1]])
+    close(jaxdp.epsilon(after, 0.0), np.log(2.0))
+    worst = jaxdp.ApproximateDP(1.0, 1e-310)
+    np.testing.assert_allclose(jaxdp.log_delta(worst, [1.0, 5.0]), np.log(1e-310), rtol=1e-12)
+    assert float(jaxdp.renyi(worst, 2.0)) == np.inf
+    kernel = [[1e-310, 1.0], [2e-310, 1.0]]
+    found = amp.mixing_coefficients(kernel)
+    np.testing.assert_allclose(found.ultra_mixing.gamma, 0.5, rtol=1e-12)
+    assert 0.0 < float(found.dobrushin.gamma) < 1e-300
+    identity = np.diag([0.5, 0.5])
+    assert float(amp.coupling_bound(identity, [0.5, 0.5], kernel, 2.0)) < 1e-12
+    moved = [[0.0, 0.5], [0.5, 0.0]]
+    assert float(amp.coupling_bound(moved, [0.5, 0.5], [[1.0, 0.0], [1.0, 1e-310]], 2.0)) == np.inf
+    with jax.enable_x64(False):
+        single = jax.jit(lambda d: jaxdp.log_delta(jaxdp.ApproximateDP(1.0, d), 2.0))
+        assert float(single(jnp.float32(1e-40))) >= np.log(1e-40) - 1e-5
+
+
+def test_derivatives_at_ties_and_at_order_one():
+    """Breaks when a tie gives the mean of two slopes, or the order 1 no slope."""
+    kernel = jnp.array([[0.75, 0.25], [0.25, 0.75]])
+    slope = jax.grad(lambda k: amp.mixing_coefficients(k).dobrushin.gamma)(kernel)
+    # K(x, y)/sum K(x): the slope of a row's share, of the one or of the other pair of rows
+    np.testing.assert_allclose(np.abs(slope), [[0.25, 0.75], [0.75, 0.25]], rtol=1e-9)
+    pair = amp.FinitePair([0.2, 0.8], [0.4, 0.6])
+    loss, p = np.log([0.5, 4 / 3]), np.array([0.2, 0.8])
+    half_variance = 0.5 * (p @ loss**2 - (p @ loss) ** 2)
+    slope = jax.grad(lambda a: jaxdp.renyi(pair, a, direction="remove"))(1.0)
+    np.testing.assert_allclose(slope, half_variance, rtol=1e-9)

@@ -219,3 +219,24 @@ def test_bad_runs():
         call(jnp.zeros((6, 2)), passes=0)
     with pytest.raises(ValueError, match="num_records"):
         jax.jit(lambda n: amp.NoisyProjectedSGD(1.0, 1.0, 1.0, 0.3, 1.0, n).per_record().rate())(6)
+
+
+def test_slopes_at_ties():
+    """Breaks when a tie of contractions, L = 1 or the last record has half a slope or none."""
+
+    def rate(v):
+        return jaxdp.NoisyProjectedSGD(*v).rate()
+
+    with jax.enable_x64(True):
+        # eta (beta + rho) = 2: both contractions are 1/3; then L = 1 - eta rho = 1, and i = n
+        tie, flat, last = (
+            np.array(x)
+            for x in ((1, 1, 0.5, 4 / 3, 1, 3, 2), (1, 1, 0, 1, 1, 9, 3), (1, 1, 0.2, 1, 1, 9, 9))
+        )
+        slope = jax.grad(rate)
+        for at, index, step in ((tie, 1, 1e-6), (tie, 2, -1e-6), (flat, 2, 1e-7), (last, 5, 1e-6)):
+            move = step * np.eye(7)[index]
+            ahead = (rate(at + move) - rate(at)) / step
+            behind = 0.0 if at is tie else ahead
+            got = float(slope(jnp.asarray(at, float))[index])
+            assert min(abs(got - ahead), abs(got - behind)) <= 1e-4 * abs(ahead), (at, index, got)

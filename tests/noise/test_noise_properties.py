@@ -271,3 +271,12 @@ def test_pure_epsilon_is_rounded_up():
     for q, p, s, d in zip(quotient, product, scale, SHIFT, strict=True):
         assert Fraction(q) * Fraction(s) >= Fraction(d) > Fraction(np.nextafter(q, 0)) * Fraction(s)
         assert Fraction(p) >= Fraction(s) * Fraction(d) > Fraction(np.nextafter(p, 0))
+
+
+def test_negative_binomial_of_tiny_success_probability():
+    """Breaks when 1 - (1 - p) stands for p: the mass p^r of 0 was lost below p = 1e-16."""
+    r, p = np.array([0.5, 1.0, 3.0, 0.5]), np.array([1e-20, 1e-300, 1e-20, 1e-12])
+    log_delta = jaxdp.log_delta(jaxdp.NegativeBinomial(r, p), 2.0, direction="add")
+    assert (np.asarray(log_delta) >= r * np.log(p) * (1 + 1e-12)).all()
+    # f(1)/f(0) = r (1 - p): only for r > e^2 there is more
+    np.testing.assert_allclose(log_delta, r * np.log(p), rtol=1e-10)

@@ -176,3 +176,21 @@ def test_bad_types_and_traced_values():
     shifted = jax.jit(lambda d: jaxdp.delta(noise.DiscreteGaussian(1.0, d), 0.5))
     assert np.isnan(shifted(1.5))
     assert np.isnan(jax.jit(lambda d: jaxdp.renyi(noise.DiscreteLaplace(1.0, d), 2.0))(0.5))
+
+
+def test_splits_of_integers_add_up():
+    """Breaks when an integer split that misses the shift, by however little, is accepted."""
+    pair = [jaxdp.DiscreteLaplace(1.0), jaxdp.Skellam(3.0)]
+    far = 2**40
+    for shift, split in ((3, [1, 1]), (far + 1, [far, 0]), (2, [2, 1])):
+        with pytest.raises(ValueError, match="add up"):
+            noise.repeated_noise_renyi(pair, 2.0, sensitivity=shift, split=split)
+
+    def traced(part):
+        return noise.repeated_noise_renyi(pair, 2.0, sensitivity=far + 1, split=[part, 0.0])
+
+    values = jax.jit(traced)(np.array([far, far + 1.0]))
+    assert np.isnan(values[0])
+    assert np.isfinite(values[1])
+    alone = noise.repeated_noise_renyi(pair, 2.0, sensitivity=1, split=[0, 1])
+    np.testing.assert_allclose(alone, jaxdp.renyi(pair[1], 2.0), rtol=1e-12)

@@ -1,0 +1,1 @@
+"""jaxdp's own adversary: random mechanisms, judged by references that share no code with it."""

@@ -1,0 +1,253 @@
+r"""The curve of shuffled reports of a pure-DP randomiser, as a sum of positive terms in log space.
+
+n records each send one report through an eps0-DP randomiser, in random order. Every other report
+is, with probability p, a fair coin between the reports of the two candidate inputs of the record in
+question ("clones"), so that the shuffled reports are a post-processing of the pair
+
+    P: A + D of 1 + C,    Q: A + 1 - D of 1 + C,    C ~ Bin(n - 1, p), A ~ Bin(C, 1/2),
+                                                    D ~ Bernoulli(e^eps0/(1 + e^eps0)), C known
+
+(Feldman, McMillan & Talwar 2021, arXiv 2012.12803, Theorem 3.1, with p = e^-eps0). For randomised
+response p = 2/(e^eps0 + 1), which is its exact decomposition.
+
+Given C = M - 1, with b_M the weights of B ~ Bin(M, 1/2) and g = e^eps, the ratio of the two laws is
+linear in k/M: summed over its positive part, with b_{M-1}(k-1) = 2 k b_M(k)/M,
+
+    H = 2 (1 + g) tanh(eps0/2) E[(B - k0)_+]/M,    k0 = M (1 + rho)/2,
+    rho = tanh(eps/2)/tanh(eps0/2),                0 <= eps < eps0.
+
+Nothing is subtracted. With K the first integer above k0, d = K - k0 and v = 1 - 2 x in the beta
+integrals of the two tails that E[(B - k0)_+] = d P{B >= K} + sum_{k > K} P{B >= k} consists of,
+
+    E[(B - k0)_+] = K b_M(K) int_0^1 (1 - v)^{K-1} (1 + v)^{M-K-1} [d (1 + v) + (M - K) v] dv.
+
+H falls with C, since one more clone adds a fair coin to the counts, a post-processing: a block of
+values of C lies between its ends. Blocks are placed around the C that matter, which the
+Chernoff tilt of (B, M) gives: under it B ~ Bin(M, (1 + rho)/2) and M ~ Bin(n, p').
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdp import _divergences, _special, _special_gamma
+from jaxdp._rounding import exact_product
+from jaxdp._special import log1p
+
+_BLOCKS = 1024  # of the number of clones
+_WIDTH = 12.0  # deviations on either side
+_NODES = np.polynomial.legendre.leggauss(40)
+_FALL = 42.0  # log of what the integral may leave out
+_QUADRATURE = 1e-13
+_ULPS = 8.0 * _divergences.SLACK  # of rho, of 1 - rho and of p
+_LEAST = 1e-300
+
+
+def _apart(m: jax.Array, j: jax.Array, means: tuple[jax.Array, ...], excess: jax.Array):
+    """The two deviances of j among m, of expectations `means` = (m p, m - m p)."""
+    deviance = _special_gamma.deviance
+    return deviance(j, means[0], excess) + deviance(m - j, means[1], -excess)
+
+
+def _log_choose(m: jax.Array, j: jax.Array, apart: jax.Array) -> jax.Array:
+    """log of the binomial weight of j among m, 0 < j < m, in saddle-point form (Loader 2000)."""
+    mu = _special_gamma.stirling_remainder
+    return mu(m) - mu(j) - mu(m - j) - apart - 0.5 * jnp.log(2.0 * jnp.pi * j * (1.0 - j / m))
+
+
+def _log_clones(n, c, p, rest):
+    """log P{Bin(n - 1, p) = c} and its rounding error; gamma functions between integers n.
+
+    It is (n - c)/(n (1 - p)) times the weight of c among n. Of p and 1 - p the smaller one counts,
+    as it is: the product with n is exact, and with it the distance from the mean.
+    """
+    few = p < 0.5
+    product, error = exact_product(n, jnp.where(few, p, rest))
+    between = (c > 0.0) & (c < n)
+    j = jnp.where(between, c, 0.5 * n)
+    excess = jnp.where(few, (j - product) - error, error + (product - (n - j)))
+    means = jnp.where(few, product, n * p), jnp.where(few, n * rest, product)
+    apart = _apart(n, j, means, excess)
+    log_rest = jnp.where(few, log1p(-jnp.where(few, p, 0.5)), jnp.log(rest))
+    middle = _log_choose(n, j, apart) + log1p(-j / n) - log_rest
+    ends = jnp.where(c <= 0.0, (n - 1.0) * log_rest, -jnp.inf)
+    size = jnp.where(between, apart, (n - 1.0) * jnp.abs(log_rest))
+    return jnp.where(between, middle, ends), _divergences.SLACK * (64.0 + 32.0 * size)
+
+
+def _first_above(m, rho, log_gap):
+    """K, the first integer above k0 = m (1 + rho)/2, and log(K - k0).
+
+    From the middle m/2 up, or from m down by m (1 - rho)/2, whichever is the shorter way.
+    """
+    near = rho < 0.5
+    shift = 0.5 * m * rho
+    frozen = jax.lax.stop_gradient(shift)
+    k = jnp.floor(0.5 * m + frozen) + 1.0
+    k = k + (k - 0.5 * m - frozen <= 0.0) - (k - 0.5 * m - frozen > 1.0)
+    left = 0.5 * m * jnp.exp(log_gap)
+    over = jnp.maximum(jnp.ceil(jax.lax.stop_gradient(left)) - 1.0, 0.0)
+    last = over <= 0.0  # K = m, where 1 - rho may be below every float64
+    distance = jnp.where(near, (k - 0.5 * m) - shift, jnp.where(last, 1.0, left - over))
+    log_distance = jnp.log(jnp.maximum(distance, _LEAST))
+    log_distance = jnp.where(near | ~last, log_distance, jnp.log(0.5 * m) + log_gap)
+    return jnp.where(near, k, m - over), log_distance
+
+
+def _log_excess(m, k, log_distance):
+    """log of E[(Bin(m, 1/2) - k0)_+], k > m/2, and its rounding error.
+
+    (1 - v)^{k-1} (1 + v)^{m-k-1} = (1 - v^2)^{(m-2)/2} e^{-(2k-m) artanh v} falls from v = 0 on.
+    """
+    slope, bend = 2.0 * k - m, (k - 1.0) + 0.25 * (m - k - 1.0)
+    width = 2.0 * _FALL / (slope + jnp.sqrt(slope**2 + 2.0 * _FALL * jnp.maximum(bend, 0.0)))
+    width = jnp.minimum(width, 1.0)[..., None]
+    v = width * jnp.asarray(0.5 + 0.5 * _NODES[0])
+    rise, fall = log1p(v), log1p(-v)
+    half = 0.5 * (m - 2.0)[..., None]
+    weight = jnp.exp(half * (rise + fall) - 0.5 * slope[..., None] * (rise - fall))
+    weight = weight * (0.5 * width * jnp.asarray(_NODES[1]))
+    first = jnp.log(jnp.sum(weight * (1.0 + v), axis=-1)) + log_distance
+    more = m - k
+    second = jnp.log(jnp.maximum(more, 0.5)) + jnp.log(jnp.sum(weight * v, axis=-1))
+    inner = _divergences.log_add(first, jnp.where(more > 0.0, second, -jnp.inf))
+    j = jnp.where(more > 0.0, k, 0.5 * m)
+    apart = _apart(m, j, (0.5 * m, 0.5 * m), j - 0.5 * m)
+    all_ones = -m * _special.LOG_2
+    log_weight = jnp.where(more > 0.0, _log_choose(m, j, apart), all_ones)
+    size = jnp.where(more > 0.0, apart, m) + jnp.abs(jax.lax.stop_gradient(log_distance))
+    return jnp.log(k) + log_weight + inner, _divergences.SLACK * (512.0 + 32.0 * size)
+
+
+def _tilt(rho, log_gap, n, p, rest):
+    """The tilt, n log of the moment of (B - theta M) under it, and the mean share p' of clones."""
+    small = rho < 1e-3
+    r = jnp.where(small, 0.5, rho)
+    entropy = 0.5 * ((1.0 + r) * log1p(r) + jnp.exp(log_gap) * log_gap)
+    missing = -jnp.expm1(-jnp.where(small, 0.5 * rho * rho, entropy))  # 1 - e^-entropy
+    log_moment = n * log1p(-p * missing)
+    kept = p * (1.0 - missing)
+    return log1p(rho) - log_gap, log_moment, kept / (kept + rest), rest / (kept + rest)
+
+
+def _ratio(epsilon, bound):
+    """rho and log(1 - rho), 1 - rho = 2 e^-eps (1 - e^(eps - eps0))/((1 - e^-eps0)(1 + e^-eps))."""
+    rho = jnp.tanh(0.5 * epsilon) / jnp.tanh(0.5 * bound)
+    log_gap = _special.LOG_2 - jax.nn.softplus(epsilon)
+    log_gap = log_gap + _special.log1mexp(epsilon - bound) - _special.log1mexp(-bound)
+    return jnp.minimum(rho, 1.0), jnp.minimum(log_gap, 0.0)
+
+
+def _log_factor(epsilon, bound):
+    """log 2 (1 + g) tanh(eps0/2)."""
+    log_tanh = _special.log1mexp(-bound) - jax.nn.softplus(-bound)
+    return _special.LOG_2 + jax.nn.softplus(epsilon) + log_tanh
+
+
+def estimate(epsilon, bound, clone, rest, n):
+    """log H to some percent by the normal law under the tilt, 0 <= epsilon < bound; no bound."""
+    rho, log_gap = _ratio(epsilon, bound)
+    p = jnp.maximum(clone, _LEAST)
+    tilt, log_moment, share, _ = _tilt(rho, log_gap, n, p, rest)
+    deviation = jnp.sqrt(n * share * 0.25 * (1.0 + rho) * jnp.exp(log_gap))
+    x = tilt * deviation
+    near = x < 20.0
+    y = jnp.where(near, x, 0.0)
+    part = jnp.where(near, 1.0 - y * _special.mills(y), 1.0 / (x * x + 3.0))
+    value = _log_factor(epsilon, bound) - jnp.log(n * p) + log_moment
+    return value + jnp.log(deviation * part) - _special.LOG_SQRT_2PI
+
+
+def _edges(n, share, rest):
+    """Block i holds the numbers of clones from edges[i] on, below edges[i + 1].
+
+    They lie on multiples of a power of two, so that they stay where they are when a parameter
+    moves a little: the bound is then differentiable, as its derivative at frozen edges says.
+    """
+    mean, deviation = n * share, jnp.sqrt(n * share * rest)
+    wanted = 2.0 * _WIDTH / _BLOCKS * deviation
+    spacing = jnp.exp2(jnp.ceil(jnp.log2(jnp.maximum(wanted, 1.0))))
+    first = jnp.maximum(jnp.floor(mean / spacing) - 0.5 * _BLOCKS, 0.0)
+    edges = spacing * (first + jnp.arange(_BLOCKS + 1, dtype=jnp.float64))
+    return jax.lax.stop_gradient(jnp.minimum(edges, jnp.ceil(n)))
+
+
+def _log_geometric(count, log_ratio):
+    """log sum_{i < count} e^{i log_ratio}."""
+    many = count > 1.0
+    x = jnp.where(many, log_ratio, 0.0)
+    total = jnp.where(many, count, 1.0) * _special.relative_expm1(jnp.minimum(count * x, 700.0))
+    return jnp.where(many, jnp.log(total / _special.relative_expm1(x)), 0.0)
+
+
+def _left_out(edges, n, share, rest, tilt, log_moment):
+    """log of E[(B - theta M)_+] over the M = C + 1 outside of all blocks, from above.
+
+    Under the tilt of value t the variable is e^{-t S} S <= min(1/(e t), n), and M beyond m on
+    either side of its mean n p' has probability e^{-D(m)} at most (Chernoff).
+    """
+    low, high = edges[0], edges[-1] + 1.0
+    most = jnp.minimum(-1.0 - jnp.log(jnp.maximum(tilt, _LEAST)), jnp.log(n))
+
+    def beyond(m, there):
+        j = jnp.where(there, m, 0.5 * n)
+        apart = _apart(n, j, (n * share, n * rest), j - n * share)
+        return jnp.where(there, -apart * (1.0 - 1e-9), -jnp.inf)
+
+    parts = beyond(low, low > 0.0), beyond(high, high < jnp.ceil(n) + 0.5)
+    return _divergences.log_add(*parts) + log_moment * (1.0 - 1e-12) + most + 1e-6
+
+
+def pure_log_delta(
+    epsilon: jax.Array,
+    bound: jax.Array,
+    clone: jax.Array,
+    n: jax.Array,
+    up: bool,
+    rest: jax.Array | None = None,
+) -> jax.Array:
+    """log H of the pair of an eps0-DP randomiser, from above or below, at any real epsilon.
+
+    Args:
+      bound: eps0.
+      clone: p, and `rest` is 1 - p, which both have few roundoffs of relative error.
+      n: the number of records.
+    """
+    side = 1.0 if up else -1.0
+    magnitude = jnp.where(epsilon < 0.0, -epsilon, epsilon)
+    inside = magnitude < bound
+    e = jnp.where(inside, magnitude, 0.0)
+    rest = 1.0 - clone if rest is None else rest
+    # fewer clones, and a smaller rho, are the larger side
+    p = jnp.maximum(clone * (1.0 - side * _ULPS), _LEAST)
+    rest = jnp.maximum(rest * (1.0 + side * _ULPS), _LEAST)
+    rho, log_gap = _ratio(e, bound)
+    tilt, log_moment, share, others = _tilt(rho, log_gap, n, p, rest)
+    edges = _edges(n, share, others)
+    rho = rho * (1.0 - side * _ULPS)
+    log_gap = log_gap + side * _divergences.SLACK * (16.0 + 4.0 * jnp.abs(log_gap))
+    first, last = edges[:-1], edges[1:] - 1.0
+    count = edges[1:] - edges[:-1]
+    full = count > 0.0
+    at = jnp.where(full, first if up else last, 0.0)
+    k, log_distance = _first_above(at + 1.0, rho, jnp.minimum(log_gap, 0.0))
+    value, error = _log_excess(at + 1.0, k, log_distance)
+    start, start_error = _log_clones(n, jnp.where(full, first, 0.0), p, rest)
+    if up:  # weights are log-concave: the ratio of the first two bounds that of all others
+        ratio = (n - 1.0 - first) * p / ((first + 1.0) * rest)
+        log_ratio = jnp.log(jnp.maximum(ratio, _LEAST)) + _ULPS
+    else:  # and they are above the chord
+        stop, stop_error = _log_clones(n, jnp.where(full, last, 0.0), p, rest)
+        start_error = start_error + stop_error
+        log_ratio = (stop - start) / jnp.maximum(count - 1.0, 1.0)
+    terms = value - jnp.log(at + 1.0) + start + _log_geometric(count, log_ratio)
+    terms = terms + side * (error + start_error)
+    total = _special.logsumexp(jnp.where(full, terms, -jnp.inf)) + _log_factor(e, bound)
+    if up:
+        scale = _log_factor(e, bound) - jnp.log(n * p)
+        gone = _left_out(edges, n, share, others, tilt, log_moment) + scale
+        total = _divergences.log_add(total, gone)
+    size = jnp.abs(jax.lax.stop_gradient(jnp.where(jnp.isfinite(total), total, 0.0)))
+    total = total + side * (_QUADRATURE + _divergences.SLACK * (64.0 + 8.0 * size))
+    total = jnp.where(inside, jnp.minimum(total, 0.0), -jnp.inf)
+    return _divergences._reflect(epsilon, total, side * _divergences.SLACK)

@@ -1,0 +1,98 @@
+"""The trade-off function: the conjugate of the curve of delta, and its derivatives at kinks."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxdp import _answers, _checks, _divergences
+from jaxdp._mechanisms import Direction, Mechanism
+from jaxdp._methods import Analytic, Method
+
+_LOSS_CAP = 740.0  # e^-740 is the smallest float64
+_BISECTIONS, _EXACT_BISECTIONS = 40, 56  # exact curves of atoms have kinks: errors of first order
+
+
+def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
+    """Lower bound on the type II error at type I error fpr: the smaller of both directions."""
+    chosen = _answers.resolve(m, method)
+    inside = m._in_domain() & _checks.PROBABILITY.contains(fpr)
+    value, slope = _tradeoff(m, fpr, "remove", chosen)
+    if not m._symmetric():
+        other, other_slope = _tradeoff(m, fpr, "add", chosen)
+        # at the ends both are the same, 1 and 0, and the slope to the inside is that of the smaller
+        lower = jnp.where(fpr == 1.0, slope < other_slope, slope > other_slope)
+        end = ((fpr == 0.0) | (fpr == 1.0)) & (value == other)
+        value = jnp.where(end, jnp.where(lower, value, other), jnp.minimum(value, other))
+    value = jnp.where(value < 0.0, 0.0, jnp.where(value > 1.0, 1.0, value))
+    return jnp.where(inside, value, jnp.nan)
+
+
+def _lines(m: Mechanism, distances: jax.Array, fpr, d: Direction, method: Method) -> jax.Array:
+    """Lower bounds at l = distances[0] >= 0 and at l = -distances[1] <= 0.
+
+    With h the curve, 1 - g fpr - h(l) for l >= 0 and, by H_g = 1 - g + g H'_{1/g} with H' the curve
+    of the swapped pair, g (1 - fpr - h'(-l)) for l < 0. Any l gives a valid bound.
+    """
+    other: Direction = "add" if d == "remove" else "remove"
+
+    def curve(distance, direction):
+        value = _answers._capped(m, distance, direction, method, (1,))[0]
+        return _divergences.exp_up(jnp.where(value < 0.0, value, 0.0))
+
+    if m._symmetric():
+        forward, swapped = jax.vmap(lambda x: curve(x, d))(distances)
+    else:
+        forward, swapped = curve(distances[0], d), curve(distances[1], other)
+    above = 1.0 - fpr * jnp.exp(distances[0]) - forward
+    return jnp.stack([above, jnp.exp(-distances[1]) * (1.0 - fpr - swapped)])
+
+
+def _tradeoff(
+    m: Mechanism, fpr: jax.Array, d: Direction, method: Method
+) -> tuple[jax.Array, jax.Array]:
+    """The maximum over g = e^l of the lower bounds, and the g, by bisection on the slope in l.
+
+    On either side of l = 0 apart.
+
+    Each side rises, then falls; together they need not, where the curve is a bound. The bracket
+    (low, high) that is left has F rising at low and falling at high, with slopes a >= 0 >= b.
+
+    Derivatives in a parameter: where F is smooth, that of F at the frozen best point (envelope
+    theorem). At a kink l* of F, which moves, F = F_1 left of it and F_2 right of it; from
+    F_1(l*) = F_2(l*) follows dl* (a - b) = dF_2 - dF_1, so that the maximum moves by
+    dF_1 + a dl* = w dF_1 + (1 - w) dF_2 with w a + (1 - w) b = 0. That is the derivative of
+    w F(low) + (1 - w) F(high), w frozen, and serves a smooth maximum as well. The kink may be at
+    l = 0, with one side left of it and the other one right.
+    """
+    frozen, level = jax.lax.stop_gradient((m, fpr))
+
+    def lines(distances):
+        return _lines(frozen, distances, level, d, method)
+
+    def slopes(distances):
+        return jax.jvp(lines, (distances,), (jnp.ones_like(distances),))[1]
+
+    def body(_, bracket):
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        rising = slopes(middle) > 0.0
+        return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
+
+    ends = jnp.zeros((2,), jnp.float64), jnp.full((2,), _LOSS_CAP, jnp.float64)
+    count = _EXACT_BISECTIONS if isinstance(method, Analytic) else _BISECTIONS
+    low, high = jax.lax.stop_gradient(jax.lax.fori_loop(0, count, body, ends))
+    points = jnp.stack([low, high])
+    a, b = jax.lax.stop_gradient(jax.vmap(slopes)(points))
+    values = jax.vmap(lambda x: _lines(m, x, fpr, d, method))(points)
+    # a side that falls from 0 on is largest at 0
+    falls = (low == 0.0) & ~(a > 0.0)
+    kinked = (a > 0.0) & (b < 0.0)
+    share = jnp.where(kinked, -b / jnp.where(kinked, a - b, 1.0), jnp.where(falls, 1.0, 0.0))
+    smooth = share * values[0] + (1.0 - share) * values[1]
+    across = jnp.all(falls) & jnp.all(a < 0.0)  # l = 0 is a kink: slopes -a[1] >= 0 >= a[0]
+    left = jnp.where(across, a[0] / jnp.where(across, a[0] + a[1], 1.0), 0.0)
+    above = jnp.max(values[:, 0]) >= jnp.max(values[:, 1])
+    best = jnp.where(above, smooth[0], smooth[1])
+    best = jnp.where(across, left * smooth[1] + (1.0 - left) * smooth[0], best)
+    # the value is the best of those seen
+    value = jax.lax.stop_gradient(jnp.max(values) - best) + best
+    return value, jnp.exp(jnp.where(above, high[0], -high[1]))

@@ -1,0 +1,219 @@
+"""Corners where bounds were wrong, trivial or nan: closed forms and the engine beside mpmath."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+import scipy.special
+
+import calibrate
+import jaxdp
+from jaxdp._special import log1p
+
+RELATIVE = 1e-11
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True), mp.workdps(120):
+        yield
+
+
+def gaussian(mu, log_ratio):
+    """H_g of N(mu, 1) and N(0, 1), g = e^log_ratio: Balle & Wang 2018, Theorem 8."""
+    a, b = mu / 2 - log_ratio / mu, -mu / 2 - log_ratio / mu
+    tails = mp.erfc(-a / mp.sqrt(2)) / 2, mp.erfc(-b / mp.sqrt(2)) / 2
+    return tails[0] - mp.exp(log_ratio) * tails[1]
+
+
+def sampled_gaussian(sigma, q, epsilon, direction):
+    """H_g of ((1-q) Q + q P, Q), or of the reversed pair, from that of the Gaussian."""
+    mu, q, g = 1 / mp.mpf(sigma), mp.mpf(q), mp.exp(mp.mpf(epsilon))
+    inner = ((g if direction == "remove" else 1 / g) - (1 - q)) / q
+    if inner <= 0:
+        return 1 - g if direction == "remove" else mp.mpf(0)
+    if direction == "remove":
+        return q * gaussian(mu, mp.log(inner))
+    return g * q * inner * gaussian(mu, -mp.log(inner))
+
+
+SAMPLED = [
+    (0.02, 0.5, 2000.0),
+    (0.025, 0.1, 750.0),
+    (0.2, 1.0, 20.0),
+    (0.2, 1.0, 40.0),
+    (0.2, 1.0, -40.0),
+    (0.2, 1.0 - 1e-12, 27.0),
+    (0.2, 1.0 - 1e-12, -27.0),
+    (1e4, 1e-9, 1e-12),
+    (1e4, 1e-9, -1e-12),
+    (1.0, 1e-3, -1e-3),
+    (0.5, 0.3, 0.35),
+    (2.0, 1e-12, 1e-13),
+    (0.03, 0.5, 690.0),
+]
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_one_sampled_gaussian_at_any_epsilon(direction):
+    """Breaks where e^epsilon is capped, or where 1 - q + q e^L cancels, at either end of q."""
+    sigma, q, epsilon = np.array(SAMPLED).T
+    m = jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q)
+    lower, upper = jaxdp.delta_bounds(m, epsilon, direction=direction)
+    for setting, low, high in zip(SAMPLED, np.asarray(lower), np.asarray(upper), strict=True):
+        truth = sampled_gaussian(*setting, direction)
+        assert mp.mpf(float(low)) <= truth <= mp.mpf(float(high)), (setting, low, high, truth)
+        if truth > 1e-290:
+            assert high <= (1.0 + 1e3 * RELATIVE) * low, (setting, low, high)
+
+
+def test_noise_beyond_the_range_of_a_double():
+    """Breaks where mu or epsilon/mu leaves the range of a double: nan, or a bound of a bound."""
+    gaussians = jaxdp.Gaussian(np.array([1e308, 1e200, 1e-160, 1e-308]))
+    for bounds in (jaxdp.delta_bounds(gaussians, 1.0), jaxdp.epsilon_bounds(gaussians, 1e-6)):
+        assert not np.isnan(np.stack(bounds)).any()
+        assert np.all(bounds[0] <= bounds[1])
+    low, high = jaxdp.delta_bounds(jaxdp.OrnsteinUhlenbeck(1.0, 1.0, 300.0), 0.0)
+    mu = mp.exp(-300) / mp.sqrt(1 - mp.exp(-600))
+    truth = mp.erf(mu / (2 * mp.sqrt(2)))
+    assert mp.mpf(float(low)) <= truth <= mp.mpf(float(high))
+    assert high <= (1.0 + 1e-9) * low
+    far = jaxdp.PoissonSampled(jaxdp.Gaussian(0.5, 0.5), 1e-5)
+    assert not np.isnan(np.stack(jaxdp.delta_bounds(far, np.array([710.0, 1e4])))).any()
+
+
+def test_compositions_of_many_gaussians_count_their_roundings():
+    """Breaks where mu of many terms is rounded by more than its curve allows for."""
+    sigmas = np.random.default_rng(5).uniform(20.0, 60.0, 300)
+    m = jaxdp.Composed([jaxdp.Gaussian(s) for s in sigmas])
+    low, high = jaxdp.delta_bounds(m, 2.0)
+    truth = gaussian(mp.sqrt(sum(1 / mp.mpf(s) ** 2 for s in sigmas)), mp.mpf(2))
+    assert mp.mpf(float(low)) <= truth <= mp.mpf(float(high))
+
+
+def test_pure_end_of_compositions():
+    """Breaks where delta = 0 gives nan, or where a sum of largest losses is rounded down."""
+    m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Laplace(0.7), 0.3), np.array([1.0, 7.0, 1000.0]))
+    low, high = jaxdp.epsilon_bounds(m, 0.0, direction="remove")
+    one = mp.log(1 + mp.mpf(0.3) * mp.expm1(1 / mp.mpf(0.7)))
+    for n, a, b in zip([1, 7, 1000], np.asarray(low), np.asarray(high), strict=True):
+        assert mp.mpf(float(a)) <= n * one <= mp.mpf(float(b))
+        assert b <= (1.0 + 1e-12) * a
+    unbounded = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.1), 10)
+    assert np.all(np.isinf(np.stack(jaxdp.epsilon_bounds(unbounded, 0.0))))
+
+
+def responses(bound, number, epsilon):
+    """H of so many randomised responses, which is the same in both directions."""
+    p = 1 / (1 + mp.exp(-mp.mpf(bound)))
+    total = mp.mpf(0)
+    for k in range(number + 1):
+        loss = (2 * k - number) * mp.mpf(bound)
+        mass = mp.binomial(number, k) * p**k * (1 - p) ** (number - k)
+        total += mass * max(mp.mpf(0), 1 - mp.exp(mp.mpf(epsilon) - loss))
+    return total
+
+
+def test_engine_below_epsilon_zero_and_next_to_the_largest_loss():
+    """Breaks where the engine reads its law below 0, or is trivial at its end."""
+    epsilon = np.array([-9.0, -3.0, -0.3, -1e-9, 0.0, 0.3, 2.9999, 3.0 - 1e-9, 3.0, 3.1])
+    m = jaxdp.Repeated(jaxdp.RandomizedResponse(0.5), 6)
+    lower, upper = jaxdp.delta_bounds(m, epsilon, method=jaxdp.Numerical(8192))
+    for e, low, high in zip(epsilon, np.asarray(lower), np.asarray(upper), strict=True):
+        truth = responses(0.5, 6, e)
+        assert mp.mpf(float(low)) <= truth <= mp.mpf(float(high)), (e, low, high, truth)
+        if abs(e - 3.0) > 1e-6:  # nearer, the bound above is that of the largest loss alone
+            assert high - low <= 2e-3 * high, (e, low, high)
+
+
+def test_lower_bounds_next_to_the_largest_loss():
+    """Breaks where epsilon's lower bound is 0 although the largest loss has an atom."""
+    delta = np.array([6.49e-9, 1e-12, 1e-40])
+    m = jaxdp.Repeated(jaxdp.Laplace(0.5), 3)
+    low, high = jaxdp.epsilon_bounds(m, delta, method=jaxdp.Numerical(2048))
+    assert np.all(high <= 6.0 + 1e-13)
+    assert np.all(low >= 6.0 + np.log1p(-8.0 * delta) - 1e-11)
+
+
+def test_narrow_bulks_keep_their_tails():
+    """Breaks where the law below loses its rare large losses to a bulk between two nodes."""
+    q = np.array([1.46e-5, 1.46e-5, 1.46e-5, 1.1454e-3, 4.6908e-3, 1e-2])
+    steps = np.array([2.0, 10.0, 723.0, 2.0, 29912.0, 1000.0])
+    delta = np.array([4.4e-12, 4.4e-12, 4.4e-12, 8.51e-7, 2.1e-10, 1e-5])
+    sigma = np.array([0.45, 0.45, 0.45, 0.45, 0.45, 1.0])
+    m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), steps)
+    low, high = jaxdp.epsilon_bounds(m, delta, direction="remove")
+    assert np.all(low <= high)
+    assert np.max((high - low) / high) < 2e-3
+    assert low[-1] <= 1.828237 <= high[-1]
+
+
+def test_two_sampled_steps_beside_quadrature():
+    """Breaks where either bound of two sampled steps is wrong: E_Q X_1 H(g / X_1) by trapezoids."""
+    mu, q, epsilon = 1.0 / 0.45, 1.1454e-3, 2.5
+    z = np.linspace(-12.0, 16.0, 400_001)
+    ratio = 1.0 - q + q * np.exp(mu * z - 0.5 * mu * mu)
+    inner = (np.exp(epsilon) / ratio - (1.0 - q)) / q
+    log_inner = np.log(np.where(inner > 0.0, inner, 1.0))
+    one = scipy.special.ndtr(0.5 * mu - log_inner / mu)
+    one = q * (one - inner * scipy.special.ndtr(-0.5 * mu - log_inner / mu))
+    one = np.where(inner > 0.0, one, 1.0 - np.exp(epsilon) / ratio)
+    density = np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
+    truth = np.trapezoid(density * ratio * one, z)
+    m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.45), q), 2)
+    low, high = jaxdp.delta_bounds(m, epsilon, direction="remove")
+    assert low <= truth * (1.0 + 1e-7)
+    assert truth <= high * (1.0 + 1e-7)
+    assert high <= 1.001 * low
+
+
+def dp_sgd(sigma, q, steps):
+    return jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), steps)
+
+
+def test_calibration_with_a_direction_that_is_slack():
+    """Breaks where the add direction, which has no loss above epsilon, makes a target infeasible,
+    or where the value returned fails its user's own check of epsilon.
+    """
+    epsilon = np.array([1.05, 1.2, 2.0, 8.177, 0.127163, 0.256478, 10.6934])
+    delta = np.array([1e-6, 1e-6, 1e-6, 1e-6, 3.5e-8, 2.3e-5, 1.14e-5])
+    q = np.array([8.53e-3, 8.53e-3, 8.53e-3, 8.53e-3, 7.78851e-5, 3.10999e-5, 2.90585e-4])
+    steps = np.array([127.0, 127.0, 127.0, 127.0, 5872.0, 17117.0, 639.0])
+    got = calibrate.solve(dp_sgd, epsilon=epsilon, delta=delta, args=(q, steps))
+    np.testing.assert_array_equal(got.status, 0)
+    assert np.all(jaxdp.epsilon(dp_sgd(got.value, q, steps), delta) <= epsilon)
+    assert np.all(jaxdp.epsilon(dp_sgd(0.99 * got.value, q, steps), delta) > epsilon)
+
+
+def test_calibration_where_delta_leaps():
+    """Breaks where the search takes the noise of an estimate for a slope: a laplacian's end."""
+    got = calibrate.solve(
+        lambda b, n: jaxdp.Repeated(jaxdp.Laplace(b), n),
+        epsilon=np.array([5.87314, 3.8443]),
+        delta=np.array([6.49e-9, 1.64e-5]),
+        args=(np.array([3.0, 4.0]),),
+    )
+    np.testing.assert_array_equal(got.status, 0)
+    np.testing.assert_allclose(got.value[0], 3.0 / 5.87314, rtol=1e-5)
+
+
+def test_log_delta_far_out_is_never_trivial():
+    """Breaks where a bound far below e^-600 is reported as delta = 1."""
+    sigma = np.exp(np.linspace(0.0, 4.0, 24))
+    value = np.asarray(jaxdp.log_delta(dp_sgd(sigma, 0.00853, 127), 8.177))
+    assert np.all(value < -70.0), value
+    assert not math.isnan(value.sum())
+
+
+def test_log1p_everywhere():
+    """Breaks where log(1 + x) is off by more than two ulps, as XLA's own is near -0.4."""
+    tiny = np.geomspace(1e-300, 0.99, 500)
+    x = np.concatenate([np.linspace(-0.999, 3.0, 4001), tiny, -tiny])
+    got = np.asarray(jax.jit(log1p)(jnp.asarray(x)))
+    for a, b in itertools.islice(zip(x, got, strict=True), None):
+        truth = mp.log1p(mp.mpf(float(a)))
+        assert abs(mp.mpf(float(b)) - truth) <= 2 * mp.mpf(2) ** -52 * abs(truth), a
