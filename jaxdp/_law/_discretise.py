@@ -73,6 +73,7 @@ from jaxdp._law._terms import Term
 _LARGEST_EXPONENT = 600.0
 EMPTY = 1e-14
 _SWEEPS = 24
+_NEAR = 0.02  # of a cell, an atom from its node
 _NOISE = 2.0**-49  # of a difference of masses, relative to them
 
 
@@ -185,9 +186,12 @@ def lower_measure(
     zero, no = jnp.zeros((1,), mass.dtype), jnp.zeros((1,), bool)
     below = jnp.concatenate([zero, _allowances.running(mass)[:-1]])
     sag, to_left = _sag(halves, x_a, x_b, span)
-    # An atom that has next to nothing beside it, at the low end: it moves to its node.
+    # An atom that has next to nothing beside it, at the low end: it moves to its node. (Where there
+    # is something, and the way to the node is long, E comes down from its put over a few cells.)
     following = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
     leads = (below <= 0.0) & (m_a > 0.0) & (to_left * span > 4.0 * following)
+    beside = m_b + jnp.concatenate([mass[1:], zero]) + jnp.concatenate([mass[2:], zero, zero])
+    leads &= (x_a < _NEAR * span) | (m_a > beside)
     x_a = jnp.where(leads, 0.0, x_a)
     halves = halves._replace(rise_left=x_a)
     atom = jnp.where(leads, m_a, 0.0)
