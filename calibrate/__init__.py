@@ -8,6 +8,7 @@ from calibrate._minimize import Minimum as Minimum
 from calibrate._minimize import minimize as minimize
 from calibrate._schedule import LearnedSchedule as LearnedSchedule
 from calibrate._schedule import schedule as schedule
+from calibrate._shortfall import Shortfall as Shortfall
 from calibrate._solve import Solution as Solution
 from calibrate._solve import Status as Status
 from calibrate._solve import solve as solve

@@ -11,9 +11,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
+from calibrate._shortfall import shortfall
 from calibrate._solve import (
     ROUNDING,
     Solution,
+    Status,
     check_bracket,
     check_target,
     default_chunk,
@@ -125,7 +127,17 @@ def batch(
         if shared:
             results = _gather(results, total)
     value, target, achieved, status = (row.reshape(shape) for row in results)
-    return Solution(value, target, achieved, status.astype(np.int32))
+    missed = shortfall(
+        build,
+        epsilon,
+        delta,
+        tuple(args),
+        (low, high),
+        status == Status.INFEASIBLE,
+        direction=direction,
+        method=method,
+    )
+    return Solution(value, target, achieved, status.astype(np.int32), missed)
 
 
 def _local_mesh(mesh: Mesh | None) -> tuple[Mesh, bool]:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from calibrate._shortfall import Shortfall, shortfall
 from jaxdp import _answers, _checks, _divergences, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Analytic, Method, Numerical, Renyi, check_method
@@ -59,17 +60,25 @@ class Solution:
       epsilon: the target epsilon; the built mechanism is (epsilon, delta)-DP.
       delta: certified upper bound on the built mechanism's delta at epsilon, <= the target.
       status: `calibrate.Status` as int32.
+      shortfall: what the infeasible targets miss, in which direction (`calibrate.Shortfall`); None
+        where there are none, and under a transformation.
     """
 
     value: jax.Array
     epsilon: jax.Array
     delta: jax.Array
     status: jax.Array
+    shortfall: Shortfall | None = None
 
     @property
     def message(self) -> Any:
         """The status as a sentence; an array of sentences for a batch."""
-        sentences = np.vectorize(lambda s: Status(int(s)).message, otypes=[object])(self.status)
+        status = np.asarray(self.status)
+        sentences = np.empty(status.shape, object)
+        for row in np.ndindex(status.shape):
+            sentences[row] = Status(int(status[row])).message
+            if self.shortfall is not None:
+                sentences[row] = " ".join([sentences[row], self.shortfall.sentence(row)]).strip()
         return sentences.item() if sentences.ndim == 0 else sentences
 
 
@@ -103,7 +112,8 @@ def solve(
       method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
 
     Returns:
-      A Solution; an infeasible target has status 1 and value nan.
+      A Solution; an infeasible target has status 1 and value nan, and its message says which
+      direction misses it, and by how much.
 
     Raises:
       ValueError: for known targets or brackets outside their domains. TypeError: if build
@@ -133,7 +143,17 @@ def solve(
         method=method,
     )
     value = jnp.where(falls > 0.0, down, up)
-    return Solution(value, target, achieved, status.astype(jnp.int32))
+    missed = shortfall(
+        build,
+        epsilon,
+        delta,
+        tuple(args),
+        (low, high),
+        status == Status.INFEASIBLE,
+        direction=direction,
+        method=method,
+    )
+    return Solution(value, target, achieved, status.astype(jnp.int32), missed)
 
 
 def check_bracket(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from calibrate._shortfall import shortfall
 from calibrate._solve import (
     Solution,
     Status,
@@ -92,7 +93,18 @@ def solve_integer(
         direction=direction,
         method=method,
     )
-    return Solution(value, target, achieved, status.astype(jnp.int32))
+    missed = shortfall(
+        build,
+        epsilon,
+        delta,
+        tuple(args),
+        (low, high),
+        status == Status.INFEASIBLE,
+        direction=direction,
+        method=method,
+        whole=True,
+    )
+    return Solution(value, target, achieved, status.astype(jnp.int32), missed)
 
 
 def _row(epsilon, delta, args, low, high, build, direction, method):

@@ -73,6 +73,7 @@ from jaxdp._law._terms import Term
 _LARGEST_EXPONENT = 600.0
 EMPTY = 1e-14
 _SWEEPS = 24
+_PART = 0.5  # of an atom, given to lift another
 _NEAR = 0.02  # of a cell, an atom from its node
 _NOISE = 2.0**-49  # of a difference of masses, relative to them
 
@@ -180,6 +181,7 @@ def lower_measure(
     allowance = _allowances.cell_sums(ratio.shape[0])
     some = width > 0.0
     span = jnp.expm1(jnp.where(some, width, 1.0))
+    halves = _lifted(halves, span, ratio, allowance)
     m_a, m_b, x_a, x_b = halves
     x_a, x_b = jnp.minimum(x_a, span), jnp.minimum(x_b, span)
     mass = m_a + m_b
@@ -191,7 +193,7 @@ def lower_measure(
     following = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
     leads = (below <= 0.0) & (m_a > 0.0) & (to_left * span > 4.0 * following)
     beside = m_b + jnp.concatenate([mass[1:], zero]) + jnp.concatenate([mass[2:], zero, zero])
-    leads &= (x_a < _NEAR * span) | (m_a > beside)
+    leads &= (x_a < _NEAR * span) | (m_a > 8.0 * beside)
     x_a = jnp.where(leads, 0.0, x_a)
     halves = halves._replace(rise_left=x_a)
     atom = jnp.where(leads, m_a, 0.0)
@@ -233,6 +235,34 @@ def lower_measure(
     measure = jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
     # Far below the bulk rounding is all there is, and would spoil moments; less mass is lower.
     return jnp.where(measure > _NOISE * survival, measure, 0.0)
+
+
+def _lifted(halves: HalfCells, span: jax.Array, ratio: jax.Array, allowance: float) -> HalfCells:
+    """A lone atom in the first cell, brought to the node above it by a part of the next atom.
+
+    The two are collapsed to their mean (Jensen: below), which is that node. A narrow bulk just
+    below a node would else have a share at the node below, and no room for E beside it.
+    """
+    m_a, m_b, x_a, x_b = halves
+    none = jnp.zeros((1,), m_a.dtype)
+
+    def before(x: jax.Array) -> jax.Array:
+        return jnp.concatenate([none, x[:-1]])
+
+    x_b = jnp.minimum(x_b, span)
+    first = (before(jnp.cumsum(m_a + m_b)) <= 0.0) & (m_a <= 0.0) & (m_b > 0.0)
+    lack = jnp.where(first, m_b * (span - x_b) * ratio[:-1], 0.0)
+    gain = jnp.where(m_a <= 0.0, m_b * x_b * ratio[:-1], 0.0)
+    share = (1.0 + allowance) * before(lack) / jnp.where(gain > 0.0, gain, 1.0)
+    some = before(jnp.where(first, 1.0, 0.0)) * jnp.where((gain > 0.0) & (share <= _PART), 1.0, 0.0)
+    some = some > 0.0
+    lifted = jnp.concatenate([some[1:], none > 0.0])
+    taken = jnp.where(some, share, 0.0) * m_b
+    return halves._replace(
+        mass_left=jnp.where(some, before(m_b) + taken, m_a),
+        mass_right=jnp.where(lifted, 0.0, m_b - taken),
+        rise_left=jnp.where(some, 0.0, x_a),
+    )
 
 
 def _sag(
@@ -297,14 +327,17 @@ def lower(
 ) -> tuple[jax.Array, jax.Array]:
     """The law below: tilted P-weights of the nodes (sum 1) and log normaliser K(theta).
 
-    The first cell reaches down to -inf, for an atom at the low end. Masses are held in linear
-    scale, in units that put 1 where the tilted law has its bulk. What
-    would overflow there (Q-masses far below the bulk) is cut, which only lowers the law.
+    The first cell reaches down to -inf, for an atom at the low end. What lies next to the last node
+    moves down to it (an atom at the high end, where `align` left it); what is beyond is cut: it may
+    be much of the tilted law, and where all of that is, it only widens windows. Masses are held in
+    linear scale, in units that put 1 where the tilted law has its bulk. What would overflow there
+    (Q-masses far below the bulk) is cut, which only lowers the law.
     """
     width = jnp.maximum(nodes[1:] - nodes[:-1], 0.0)
     middle = nodes[:-1] + 0.5 * width
+    step = jnp.min(jnp.where(width > 0.0, width, jnp.inf), keepdims=True)
     start = jnp.concatenate([jnp.array([-jnp.inf]), middle, nodes[-1:]])
-    stop = jnp.concatenate([middle, nodes[-1:], jnp.array([jnp.inf])])
+    stop = jnp.concatenate([middle, nodes[-1:], nodes[-1:] + jnp.where(step < jnp.inf, step, 0.0)])
     whole = cells(term, start, stop, jnp.concatenate([nodes, nodes[-1:]]), -1)
     top = whole.log_q[-1]
     about = Cells(*(x[:-1] for x in whole))
