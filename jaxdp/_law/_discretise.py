@@ -229,7 +229,9 @@ def lower_measure(
     survival = jnp.maximum(jnp.where(shown, survival, jnp.minimum(survival, above)), 0.0)
     # A cell without width repeats its left neighbour. Where phi has ended, no rounding is left.
     survival = jnp.where(some, survival, jnp.inf)
-    survival = jnp.where(lax.cummax(is_call[:-1].astype(jnp.int32)) > 0, 0.0, survival)
+    index = jnp.arange(survival.shape[0], dtype=jnp.int32)
+    ended = jnp.min(jnp.where(is_call[:-1], index, jnp.int32(survival.shape[0])))
+    survival = jnp.where(index >= ended, 0.0, survival)
     survival = lax.cummin(jnp.concatenate([mass[:1] + above[:1], survival]))
     survival *= 1.0 - allowance
     measure = jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])

@@ -13,7 +13,12 @@ order of `_discretise`, so
 * above: b^(n-k) = d^-k b^(n-k) d^k <= d^-k b^n, and the sum is at most b^n (1 + j/d)^n, where
   j/d is j with its losses less s and its Q-masses divided by m;
 * below, within a block: the term k = 0 as it is; for k = 1, 2, 3, b^(n-k) >= b^(n-3) d^(3-k); the
-  others are dropped. Losses are shifted by min(2 s, 0), masses multiplied by min(m^2, 1).
+  others are dropped. Losses are shifted by min(2 s, 0), masses multiplied by min(m^2, 1). The steps
+  that are left over (`rest`) are bulk alone, and their jumps are shared out: a block of i steps has
+  C(n', k) terms, n' = n / outer. With T the first four terms of (1 + x)^n', T^outer <= (1 + x)^n,
+  term by term: by induction from Vandermonde's identity, in which the terms of degree k >= 4 that
+  T lacks add up to at least 0. For n' >= 6 they are positive up to K = ceil(n'), then alternate
+  and fall, and the first outweighs what follows K. (So blocks have six steps at least.)
 Either costs a fraction of about P{rare} of the variance, and next to a jump some steps of n, which
 counts where n is small. Few steps are therefore one block (no `outer`, no `rest`), in which the
 terms k = 0 and 1 are as they are:
@@ -257,12 +262,12 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     own, beside = _jumps(one, rare, few, frame)
     inner, rest = step.inner, step.rest
     # The folds go through one program: inner and rest (of few steps all but one instead), below
-    # also with three factors fewer.
-    folds = jnp.stack([inner, jnp.where(few, inner - 1.0, rest)])
-    origins = jnp.stack([inner, jnp.where(few, inner, rest)])
+    # also inner with three factors fewer.
+    folds = [inner, jnp.where(few, inner - 1.0, rest)]
+    origins = [inner, jnp.where(few, inner, rest)]
     if frame.side < 0:
-        folds = jnp.concatenate([folds, jnp.maximum(jnp.stack([inner, rest]) - 3.0, 0.0)])
-        origins = jnp.concatenate([origins, jnp.stack([inner, rest])])
+        folds, origins = [*folds, jnp.maximum(inner - 3.0, 0.0)], [*origins, inner]
+    folds, origins = jnp.stack(folds), jnp.stack(origins)
     each = lax.map(lambda pair: _fold(fine, step, pair[0], pair[1], frame), (folds, origins))
     # In units of the bulk's mass to the number of steps in the block.
     unit = jnp.exp((folds - origins) * log_norm)
@@ -274,7 +279,7 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
         symbol += (bulk * series).scaled(unit[fold])
         blocks[to] = symbol, stray + off * series.real[0] * unit[fold]
 
-    jumps = []
+    times, jumps = (count - rest) / inner, []
     if frame.side > 0:
         # (1 + x)^count, or of few steps the (1 + x)^(n - 1) beside one.
         power = raised(beside.plus(1.0), jnp.where(few, inner - 1.0, count))
@@ -284,12 +289,10 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
         add(0, 1, _at_least_one(own, beside, power, few, inner))
     else:
         add(0, 1, own.scaled(inner).where(few))
-        square = beside * beside
-        for i in range(2):
-            n = origins[i]
-            series = beside.where(~few).scaled(n) + square.scaled(n * (n - 1.0) / 2.0)
-            add(i, i + 2, series + (square * beside).scaled(n * (n - 1.0) * (n - 2.0) / 6.0))
-    times, once = (count - rest) / inner, jnp.where(few, 0.0, 1.0)
+        square, n = beside * beside, count / times
+        series = beside.where(~few).scaled(n) + square.scaled(n * (n - 1.0) / 2.0)
+        add(0, 2, series + (square * beside).scaled(n * (n - 1.0) * (n - 2.0) / 6.0))
+    once = jnp.where(few, 0.0, 1.0)
     (first, off), (second, more) = blocks[:2]
     second = raised(second).where(~few)
     at = one.lattice.centre

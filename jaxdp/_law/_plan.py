@@ -36,6 +36,7 @@ _BULK_POINTS = 256.0
 # 4 times tighter.
 _FEW_STEPS = 256.0
 _FEW_JUMPS = 1e-7, 2.0
+_LEAST_BLOCK = 6.0  # steps: see `_parts`
 # Beyond that, moments at the Chernoff tilts are given up (`_symbols`).
 _LARGEST_EXPONENT = 500.0
 _SIGNS = np.array([-1.0, 1.0])
@@ -259,7 +260,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     single = (window[1] - window[0]) / size < bulk / _BULK_POINTS
     jumps = used * jnp.sum(jnp.where(rare, jnp.exp(log_p), 0.0), axis=-1)
     few = (whole <= _FEW_STEPS) & (jumps > _FEW_JUMPS[0]) & (jumps < _FEW_JUMPS[1])
-    inner = jnp.where(single | few, whole, jnp.maximum(jnp.floor(jnp.sqrt(whole)), 1.0))
+    root = jnp.maximum(jnp.floor(jnp.sqrt(whole)), _LEAST_BLOCK)
+    inner = jnp.where(single | few | (whole < 2.0 * _LEAST_BLOCK), whole, root)
     cut = jnp.where(single, jnp.inf, cut)
     outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
     rest = whole - inner * outer

@@ -12,9 +12,9 @@ from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances
 from jaxdp._law._compose import Composed, compose, left_out
 from jaxdp._law._grid import nudge
-from jaxdp._law._plan import plan
+from jaxdp._law._plan import Plan, plan
 from jaxdp._law._saddle import log_price, saddle_point
-from jaxdp._law._terms import AnyDirection, Direction, Family, Terms, over_directions
+from jaxdp._law._terms import AnyDirection, Direction, Family, Terms, oriented, over_directions
 from jaxdp._special import log1mexp
 
 DEFAULT_SIZE = 8192
@@ -299,16 +299,48 @@ def log_delta_bounds(
     mirrored = epsilon < 0.0
     distance = jnp.abs(epsilon)
 
-    def answer(terms: Terms, flip: jax.Array) -> tuple[jax.Array, ...]:
-        chosen = plan(terms, distance, None, size)
-        bounds = tuple(_log_delta(compose(terms, chosen, size, s), distance, s) for s in sides)
-        bounds = tuple(
-            _with_top(terms, b, s, _delta_at(distance)) for b, s in zip(bounds, sides, strict=True)
-        )
-        bounds = cap_log_deltas(bounds, sides, distance, _of(ends, flip ^ mirrored))
-        return tuple(_reflected(epsilon, b, s) for b, s in zip(bounds, sides, strict=True))
+    def bound(terms: Terms, chosen: Plan, flip: jax.Array, side: int) -> jax.Array:
+        value = _log_delta(compose(terms, chosen, size, side), distance, side)
+        value = _with_top(terms, value, side, _delta_at(distance))
+        ends_of = _of(ends, flip ^ mirrored)
+        return _reflected(epsilon, cap_log_deltas((value,), (side,), distance, ends_of)[0], side)
 
-    return over_directions(terms, direction, answer, mirrored)
+    def choose(terms: Terms) -> Plan:
+        return plan(terms, distance, None, size)
+
+    return _by_sides(terms, direction, choose, bound, sides, mirrored)
+
+
+def _by_sides(
+    terms: Terms,
+    direction: AnyDirection,
+    choose: Callable[[Terms], Plan],
+    bound: Callable[[Terms, Plan, jax.Array, int], jax.Array],
+    sides: tuple[int, ...],
+    mirrored: jax.Array | None = None,
+) -> tuple[jax.Array, ...]:
+    """One bound for each side, the larger one for "both" directions.
+
+    Of both directions the bound below is asked for in that one alone whose bound above is larger:
+    what is below one truth is below the larger of the two.
+    """
+    both = direction == "both" if isinstance(direction, str) else False
+    first = (1,) if both and 1 in sides else sides
+
+    def answer(terms: Terms, flip: jax.Array) -> tuple[Plan, dict[int, jax.Array]]:
+        chosen = choose(terms)
+        return chosen, {side: bound(terms, chosen, flip, side) for side in first}
+
+    plans, found = over_directions(terms, direction, answer, mirrored)
+    if both:
+        # (A reduction: else XLA works out what is compared at every point of what follows.)
+        larger = found[first[-1]] > found[first[-1]][::-1]
+        worse = jnp.any(larger & jnp.array([False, True]))
+        found = {side: jnp.max(value, axis=0) for side, value in found.items()}
+        if -1 in sides and -1 not in first:
+            chosen = jax.tree.map(lambda x: jnp.where(worse, x[1], x[0]), plans)
+            found[-1] = bound(oriented(terms, worse, mirrored), chosen, worse, -1)
+    return tuple(found[side] for side in sides)
 
 
 def _reflected(epsilon: jax.Array, bound: jax.Array, side: int) -> jax.Array:
@@ -325,7 +357,8 @@ def log_delta_estimate(
 ) -> jax.Array:
     """log delta at epsilon to a few percent: no bound, but two orders of magnitude cheaper."""
     epsilon = jnp.asarray(epsilon, jnp.float64)
-    return over_directions(terms, direction, lambda terms, _: (saddle_point(terms, epsilon),))[0]
+    found = over_directions(terms, direction, lambda terms, _: saddle_point(terms, epsilon))
+    return jnp.max(found, axis=0) if isinstance(direction, str) and direction == "both" else found
 
 
 def epsilon_bounds(
@@ -347,13 +380,13 @@ def epsilon_bounds(
         log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
     log_delta = jnp.asarray(log_delta, jnp.float64)
 
-    def answer(terms: Terms, flip: jax.Array) -> tuple[jax.Array, ...]:
-        chosen = plan(terms, None, log_delta, size)
-        laws = [compose(terms, chosen, size, s) for s in sides]
-        found = tuple(
-            _with_top(terms, _epsilon(law, log_delta, chosen.epsilon, s), s, _epsilon_at(log_delta))
-            for law, s in zip(laws, sides, strict=True)
-        )
-        return cap_epsilons(found, sides, log_delta, _of(ends, flip))
+    def bound(terms: Terms, chosen: Plan, flip: jax.Array, side: int) -> jax.Array:
+        law = compose(terms, chosen, size, side)
+        value = _epsilon(law, log_delta, chosen.epsilon, side)
+        value = _with_top(terms, value, side, _epsilon_at(log_delta))
+        return cap_epsilons((value,), (side,), log_delta, _of(ends, flip))[0]
 
-    return over_directions(terms, direction, answer)
+    def choose(terms: Terms) -> Plan:
+        return plan(terms, None, log_delta, size)
+
+    return _by_sides(terms, direction, choose, bound, sides)

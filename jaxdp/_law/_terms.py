@@ -91,10 +91,10 @@ def orient_one(term: Term, flip: jax.Array) -> Term:
 def over_directions(
     terms: Terms,
     direction: AnyDirection,
-    answer: Callable[[Terms, jax.Array], tuple[jax.Array, ...]],
+    answer: Callable[[Terms, jax.Array], Any],
     mirrored: jax.Array | None = None,
-) -> tuple[jax.Array, ...]:
-    """The answers to a remove question in the direction asked for, the larger ones for "both".
+) -> Any:
+    """The answers to a remove question in the direction asked for; for "both" remove's, add's.
 
     The question is also told which direction that is. Where it is mirrored, it is asked of the
     other one's law.
@@ -102,12 +102,17 @@ def over_directions(
     if isinstance(direction, str) and direction == "remove" and mirrored is None:
         return answer(terms, jnp.asarray(False))
 
-    def one(flip: jax.Array) -> tuple[jax.Array, ...]:
-        turned = flip if mirrored is None else flip ^ mirrored
-        return answer(tuple(orient(term, turned) for term in terms), flip)
+    def one(flip: jax.Array) -> Any:
+        return answer(oriented(terms, flip, mirrored), flip)
 
     if not isinstance(direction, str):
         return one(direction)
     if direction != "both":
         return one(jnp.asarray(direction == "add"))
-    return tuple(jnp.max(x, axis=0) for x in jax.vmap(one)(jnp.array([False, True])))
+    return jax.vmap(one)(jnp.array([False, True]))
+
+
+def oriented(terms: Terms, flip: jax.Array, mirrored: jax.Array | None = None) -> Terms:
+    """The terms in the other direction where that is asked for, or, mirrored, where it is not."""
+    turned = flip if mirrored is None else flip ^ mirrored
+    return tuple(orient(term, turned) for term in terms)
