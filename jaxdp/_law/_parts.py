@@ -57,6 +57,7 @@ from jaxdp._law._symbols import (
 from jaxdp._law._terms import Term
 
 _ANCHOR_ROUNDS = 16
+_DUST = 1e-12  # of the largest weight
 
 
 def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int) -> OneStep:
@@ -120,6 +121,9 @@ def coarsen(
         out = jnp.zeros((size + 1,), jnp.float64)
         out = out.at[index].add(at_node * left)
         return out.at[index + 1].add(at_node * right * jnp.exp(theta * spacing))[:size]
+    # Dust below the bulk is cut: it would be what the law below begins with.
+    begins = weights > _DUST * jnp.max(weights)
+    at_node = jnp.where(place >= jnp.min(jnp.where(begins, place, jnp.inf)), at_node, 0.0)
     half = jnp.floor(2.0 * place).astype(jnp.int32)
     q = at_node * jnp.exp(-offset)
     empty = jnp.zeros((2 * size,), jnp.float64)
