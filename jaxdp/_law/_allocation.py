@@ -65,7 +65,10 @@ def _epsilon(
     log_delta = jnp.where(some, left, -jnp.inf)
     if s > 0:
         log_delta += jnp.log(steps)
-    target = jnp.exp(jnp.clip(log_delta - at.log_unit, -700.0, 700.0))
+    exponent = log_delta - at.log_unit
+    target = jnp.exp(jnp.clip(exponent, -700.0, 700.0))
+    # what is beyond the range of a double, on the safe side
+    target = jnp.where(side * exponent < -700.0, 0.0 if side > 0 else jnp.inf, target)
     rough = _allowances.exponent(log_delta, at.log_unit)
     target = jnp.where(log_delta > -jnp.inf, target, 0.0) * (1.0 - side * rough)
     aim = jnp.full_like(at.y, target) if s > 0 else -at.y * target

@@ -226,8 +226,10 @@ def curve(law: Total, reference: jax.Array, side: int) -> Curve:
     (B is convex: its chord is above it.)
     """
     z = law.spacing * jnp.arange(law.weights.shape[0], dtype=jnp.float64) + (law.start - reference)
-    exponent = jnp.clip(-law.theta * z, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
-    unit = jnp.exp(exponent)
+    exponent = -law.theta * z
+    unit = jnp.exp(jnp.clip(exponent, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
+    if side < 0:  # (Above, more than there is does no harm.)
+        unit = jnp.where(exponent < -_LARGEST_EXPONENT, 0.0, unit)
     mass = law.weights * unit * (1.0 + side * _allowances.running_sums(z.shape[0]))
     survival = lax.cumsum(mass, reverse=True)
     rise = survival[1:] * law.spacing
