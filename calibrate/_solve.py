@@ -287,6 +287,8 @@ def _probe(excess, low, high, differences):
             usable &= (root > low) & (root < high)
         met = _reach(met, value <= 0.0, x)
         missed = _reach(missed, value > 0.0, x)
+        known = jnp.all(jnp.isfinite(met + missed))  # and with it which way privacy rises
+        usable &= ~(known & jnp.where(slope < 0.0, met[1] < missed[0], met[0] > missed[1]))
         return index + 1, usable, x, slope, met, missed
 
     nothing = jnp.stack([jnp.full_like(low, jnp.inf), jnp.full_like(low, -jnp.inf)])
