@@ -29,8 +29,8 @@ BOUNDED = {
     "composed": jaxdp.Composed([jaxdp.Laplace(1.0), jaxdp.Gaussian(2.0)]),
 }
 MECHANISMS = EXACT | BOUNDED
-# Numerical laws have tests of their own; here their programs would take minutes to compile, as would
-# the search of a real order for each reading: `test_epsilon_inverts_delta_at_real_orders` has it.
+# Numerical laws have tests of their own; here their programs would take minutes to compile, as
+# would searches of real orders: `test_epsilon_inverts_delta_at_real_orders` has those.
 ORDERS_OF_BOUNDS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 BY = dict.fromkeys(BOUNDED, jaxdp.Renyi(ORDERS_OF_BOUNDS))
 every_mechanism = pytest.mark.parametrize(
