@@ -29,8 +29,10 @@ BOUNDED = {
     "composed": jaxdp.Composed([jaxdp.Laplace(1.0), jaxdp.Gaussian(2.0)]),
 }
 MECHANISMS = EXACT | BOUNDED
-# Numerical laws have tests of their own; here their programs would take minutes to compile.
-BY = dict.fromkeys(BOUNDED, jaxdp.Renyi())
+# Numerical laws have tests of their own; here their programs would take minutes to compile, as
+# would searches of real orders: `test_epsilon_inverts_delta_at_real_orders` has those.
+ORDERS_OF_BOUNDS = (1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
+BY = dict.fromkeys(BOUNDED, jaxdp.Renyi(ORDERS_OF_BOUNDS))
 every_mechanism = pytest.mark.parametrize(
     "name", [pytest.param(x, marks=pytest.mark.slow if x == "composed" else ()) for x in MECHANISMS]
 )
@@ -88,6 +90,17 @@ def test_epsilon_inverts_delta(name):
     at, before = np.asarray(jaxdp.delta(m, around, method=BY.get(name)))
     assert np.all(at <= DELTAS * (1 + 1e-9))
     assert np.all(before[eps > 0] > (DELTAS * 0.9)[eps > 0])
+
+
+def test_epsilon_inverts_delta_at_real_orders():
+    """Breaks when the search over all orders ends above the best of some, or in another's bound."""
+    m, by = MECHANISMS["repeated"], {"method": jaxdp.Renyi(), "direction": "remove"}
+    eps = np.asarray(jaxdp.epsilon(m, DELTAS, **by))
+    assert np.all(eps > 0)
+    assert np.all(eps <= readings("repeated").epsilon["remove"])
+    at, before = np.asarray(jaxdp.delta(m, np.stack([eps, eps * (1 - 1e-6)]), **by))
+    assert np.all(at <= DELTAS * (1 + 1e-9))
+    assert np.all(before > DELTAS * 0.9)
 
 
 @every_exact_mechanism

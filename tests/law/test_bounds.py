@@ -22,22 +22,46 @@ def _float64():
         yield
 
 
-def over_rows(function):
-    """One compilation for all settings; the batch is mapped in chunks."""
-    return jax.jit(lambda *columns: jax.lax.map(lambda row: function(*row), columns, batch_size=8))
+ROWS = 8
+
+
+def in_chunks(program, *columns):
+    """A program of 8 rows over any number of them, padded with the last: one compilation."""
+    rows = np.stack(np.broadcast_arrays(*(np.asarray(c, float) for c in columns)), axis=-1)
+    number = len(rows)
+    rows = np.concatenate([rows, np.repeat(rows[-1:], -number % ROWS, axis=0)])
+    found = [program(*rows[i : i + ROWS].T) for i in range(0, len(rows), ROWS)]
+    return tuple(np.concatenate(each)[:number] for each in zip(*found, strict=True))
+
+
+LAWS = {
+    "gaussian": lambda mu, count: Term(laws.gaussian(mu), count),
+    "laplace": laws.laplace,
+    "response": laws.randomized_response,
+}
+
+
+@functools.cache
+def _program(law):
+    def row(parameter, count, epsilon, log_delta, add, log_tau_p, mass_error):
+        term = LAWS[law](parameter, count)._replace(log_tau_p=log_tau_p, mass_error=mass_error)
+        terms = (orient(term, add > 0),)
+        deltas = log_delta_bounds(terms, epsilon)
+        return deltas if law == "response" else deltas + epsilon_bounds(terms, log_delta=log_delta)
+
+    return jax.jit(jax.vmap(row))
+
+
+def bounds(law, parameter, count, epsilon=1.0, log_delta=-10.0, **more):
+    """Bounds on log delta, and (but for responses) on epsilon: one program for each law."""
+    more = {"add": 0, "log_tau_p": -np.inf, "mass_error": 0.0} | more
+    return in_chunks(_program(law), parameter, count, epsilon, log_delta, *more.values())
 
 
 def test_composed_gaussian_brackets_the_closed_form():
     """Breaks if rounding, wrap-around or a discretisation ever falls on the unsafe side."""
     mu, count, epsilon, exact = laws.random_gaussian_settings(60, seed=1)
-
-    def both(mu, count, epsilon, exact):
-        term = Term(laws.gaussian(mu), count)
-        return *log_delta_bounds((term,), epsilon), *epsilon_bounds((term,), log_delta=exact)
-
-    low, high, epsilon_low, epsilon_high = map(
-        np.asarray, over_rows(both)(mu, count, epsilon, exact)
-    )
+    low, high, epsilon_low, epsilon_high = bounds("gaussian", mu, count, epsilon, exact)
     room = 1e-12 * np.abs(exact)  # of the closed form's own arguments
     assert np.all(low <= exact + room)
     assert np.all(high >= exact - room)
@@ -61,11 +85,7 @@ def test_wide_laws():
     x, count, epsilon = np.transpose(settings)
     exact = np.array([laws.composed_laplace_log_delta(*row) for row in settings])
 
-    def both(x, count, epsilon, exact):
-        terms = (laws.laplace(x, count),)
-        return *epsilon_bounds(terms, log_delta=exact), *log_delta_bounds(terms, epsilon)
-
-    low, high, delta_low, delta_high = over_rows(both)(x, count, epsilon, exact)
+    delta_low, delta_high, low, high = bounds("laplace", x, count, epsilon, exact)
     assert np.all(low <= epsilon)
     assert np.all(epsilon <= high)
     assert np.all(high - low < 2e-3 * epsilon)
@@ -73,27 +93,52 @@ def test_wide_laws():
     assert np.all(exact <= delta_high)
 
 
+# sigma, q, count: epsilon at delta = 1e-5 (exact), and the width allowed
+KNOWN = [
+    (1.0, 0.01, 1e3, 1.828237, 1e-3),
+    (0.6, 1e-3, 1e4, 2.456145, 3e-3),
+    (2.0, 0.1, 5e3, 22.513327, 1e-3),
+    (1.1, 256 / 60000, 14062.0, 2.381597, 1e-3),
+    (0.8, 1e-4, 1e6, 0.708271, 3e-3),
+]
+SMALL = [1e-14, 1e-18, 1e-25, 1e-50]
+PUBLISHED = [
+    (256, 60000, 1.12, 14062.0, 1e-5, 2.3102),
+    (256, 60000, 0.6, 7031.0, 1e-5, 7.6900),
+    (256, 60000, 1.2, 2343.0, 1e-5, 0.7923),
+    (4096, 50000, 10.0, 875.0, 1e-5, 0.9028),
+    (16384, 50000, 21.1, 250.0, 1e-5, 0.9121),
+    (16384, 1271167, 2.5, 71589.0, 8e-7, 7.5088),
+]
+
+
 @functools.cache
-def sampled_epsilon():
-    def bounds(sigma, q, count, delta):
-        return epsilon_bounds((laws.sampled_gaussian(sigma, q, count),), delta)
+def _sampled_program(**size):
+    def row(sigma, q, count, delta, add):
+        terms = (orient(laws.sampled_gaussian(sigma, q, count), add > 0),)
+        return epsilon_bounds(terms, delta, **size)
 
-    return jax.jit(bounds)
+    return jax.jit(jax.vmap(row))
 
 
-@pytest.mark.parametrize(
-    ("sigma", "q", "count", "exact", "width"),
-    [
-        (1.0, 0.01, 1e3, 1.828237, 1e-3),
-        (0.6, 1e-3, 1e4, 2.456145, 3e-3),
-        (2.0, 0.1, 5e3, 22.513327, 1e-3),
-        (1.1, 256 / 60000, 14062.0, 2.381597, 1e-3),
-        (0.8, 1e-4, 1e6, 0.708271, 3e-3),
-    ],
-)
+@functools.cache
+def _sampled_epsilons():
+    """All the single settings of a sampled Gaussian at once, in the direction remove."""
+    rows = [(sigma, q, count, 1e-5) for sigma, q, count, *_ in KNOWN]
+    rows += [(1.0, 0.01, 1e3, delta) for delta in SMALL]
+    rows += [(sigma, b / n, count, delta) for b, n, sigma, count, delta, _ in PUBLISHED]
+    low, high = in_chunks(_sampled_program(), *np.transpose(rows), 0.0)
+    return dict(zip(rows, np.stack([low, high], axis=-1), strict=True))
+
+
+def sampled_epsilon(*row):
+    return _sampled_epsilons()[row]
+
+
+@pytest.mark.parametrize(("sigma", "q", "count", "exact", "width"), KNOWN)
 def test_sampled_gaussian_brackets_the_truth(sigma, q, count, exact, width):
     """Breaks if the rare large losses are priced wrongly, or if accuracy is lost."""
-    low, high = sampled_epsilon()(sigma, q, count, 1e-5)
+    low, high = sampled_epsilon(sigma, q, count, 1e-5)
     assert low <= exact + 1e-6
     assert high >= exact - 1e-6
     assert (high - low) / exact < width
@@ -119,12 +164,8 @@ def test_rare_losses():
         (1.0, 0.1, 1.0, 1e-5),
     ]
 
-    def bounds(sigma, q, count, delta, add):
-        terms = (orient(laws.sampled_gaussian(sigma, q, count), add > 0),)
-        return epsilon_bounds(terms, delta, size=16384)
-
     settings = [(*row, add) for row in settings for add in (0, 1)]
-    lows, highs = over_rows(bounds)(*np.array(settings).T)
+    lows, highs = in_chunks(_sampled_program(size=16384), *np.transpose(settings))
     for setting, low, high in zip(settings, lows, highs, strict=True):
         sigma, q, count, delta, add = setting
         assert 0.0 <= low <= high < (1 + 5e-4) * low + 1e-12, setting
@@ -136,35 +177,24 @@ def test_rare_losses():
 
 def test_next_to_no_delta_is_next_to_none():
     """Breaks if a delta below what a double holds makes the bound trivial, or fall too low."""
-    term = Term(laws.gaussian(1.0), 100.0)
     epsilon = np.array([300.0, 450.0, 3000.0, 1e6])
-    low, high = map(np.asarray, over_rows(lambda e: log_delta_bounds((term,), e))(epsilon))
+    low, high, *_ = bounds("gaussian", 1.0, 100.0, epsilon)
     exact = np.array([laws.gaussian_log_delta(10.0, e) for e in epsilon])
     assert np.all(low <= exact)
     assert np.all(exact <= high)
     assert np.all(high[1:] < -550.0)
 
 
-@pytest.mark.parametrize("delta", [1e-14, 1e-18, 1e-25, 1e-50])
+@pytest.mark.parametrize("delta", SMALL)
 def test_small_delta_stays_finite_and_ordered(delta):
     """Breaks if the transform's rounding noise reaches the answer."""
-    low, high = sampled_epsilon()(1.0, 0.01, 1e3, delta)
+    low, high = sampled_epsilon(1.0, 0.01, 1e3, delta)
     assert 0.0 < low <= high < 1.01 * low
 
 
-@pytest.mark.parametrize(
-    ("batch", "records", "sigma", "count", "delta", "reported"),
-    [
-        (256, 60000, 1.12, 14062.0, 1e-5, 2.3102),
-        (256, 60000, 0.6, 7031.0, 1e-5, 7.6900),
-        (256, 60000, 1.2, 2343.0, 1e-5, 0.7923),
-        (4096, 50000, 10.0, 875.0, 1e-5, 0.9028),
-        (16384, 50000, 21.1, 250.0, 1e-5, 0.9121),
-        (16384, 1271167, 2.5, 71589.0, 8e-7, 7.5088),
-    ],
-)
+@pytest.mark.parametrize(("batch", "records", "sigma", "count", "delta", "reported"), PUBLISHED)
 def test_published_runs(batch, records, sigma, count, delta, reported):
-    low, high = sampled_epsilon()(sigma, batch / records, count, delta)
+    low, high = sampled_epsilon(sigma, batch / records, count, delta)
     assert abs(high / reported - 1) < 2e-3
     assert 0 <= high - low < 2e-3 * reported
 
@@ -172,14 +202,9 @@ def test_published_runs(batch, records, sigma, count, delta, reported):
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_randomised_response(direction):
     """Breaks if atoms are put in the wrong cell; the two directions agree by symmetry."""
-
-    def bounds(epsilon0, count, epsilon):
-        terms = (laws.randomized_response(epsilon0, count),)
-        return log_delta_bounds(terms, epsilon, direction=direction)
-
     settings = [(0.3, 5, 0.7), (0.1, 400, 5.5)]
     exact = np.array([laws.randomized_response_log_delta(*s) for s in settings])
-    low, high = over_rows(bounds)(*np.array(settings).T)
+    low, high = bounds("response", *np.transpose(settings), add=direction == "add")
     assert np.all(low <= exact + 1e-11)
     assert np.all(high >= exact - 1e-11)
     assert np.all(high - exact < 0.05)
@@ -188,13 +213,10 @@ def test_randomised_response(direction):
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_laplace_pair(direction):
     """Breaks if the atoms at the two ends of the losses are lost or moved."""
-
-    def bounds(x, epsilon):
-        return log_delta_bounds((laws.laplace(x, 2.0),), epsilon, direction=direction)
-
     settings = [(1.0, 0.8), (0.5, 0.1)]
     exact = np.array([laws.laplace_pair_log_delta(*s) for s in settings])
-    low, high = over_rows(bounds)(*np.array(settings).T)
+    x, epsilon = np.transpose(settings)
+    low, high, *_ = bounds("laplace", x, 2.0, epsilon, add=direction == "add")
     assert np.all(low <= exact + 1e-11)
     assert np.all(high >= exact - 1e-11)
     assert np.all(high - low < 2e-2)
@@ -211,7 +233,7 @@ def test_gradients_are_those_of_the_bound():
         return (laws.sampled_gaussian(sigma, q, count),)
 
     log_delta = jnp.log(1e-5)
-    chosen = plan(law(1.0, 0.01, 1000.0), None, log_delta, 8192)
+    chosen = jax.jit(lambda x: plan(law(1.0, 0.01, 1000.0), None, x, 8192))(log_delta)
 
     def upper(parameters):
         sigma, q, count, log_delta = parameters
@@ -223,13 +245,25 @@ def test_gradients_are_those_of_the_bound():
         return epsilon_bounds(law(sigma, q, count), log_delta=log_delta, sides=(1,))[0]
 
     at = jnp.array([1.0, 0.01, 1000.0, log_delta])
-    forward = jax.jit(jax.jacfwd(upper))(at)
-    np.testing.assert_allclose(jax.jit(jax.grad(public))(at), forward, rtol=1e-6)
-    value = jax.jit(upper)
-    for i, step in enumerate((1e-3, 1e-5, 1.0, 1e-2)):
-        move = jnp.zeros(4).at[i].set(step)
-        difference = (value(at + move) - value(at - move)) / (2 * step)
-        np.testing.assert_allclose(forward[i], difference, rtol=1e-4)
+    steps = np.array([1e-3, 1e-5, 1.0, 1e-2])
+    points = np.concatenate([at[None], at + np.diag(steps), at - np.diag(steps)])
+
+    def with_value(parameters):
+        return 2 * (upper(parameters),)
+
+    slopes, values = jax.jit(jax.vmap(jax.jacfwd(with_value, has_aux=True)))(points)
+    np.testing.assert_allclose(jax.jit(jax.grad(public))(at), slopes[0], rtol=1e-6)
+    differences = (values[1:5] - values[5:]) / (2 * steps)
+    np.testing.assert_allclose(slopes[0], differences, rtol=1e-4)
+
+
+@functools.cache
+def _upper_and_slopes(mechanism):
+    def upper(sigma, count, delta):
+        term = Term(mechanism(sigma)._log_masses, count, support=mechanism(sigma)._loss_range())
+        return epsilon_bounds((term,), delta, sides=(1,))[0]
+
+    return jax.jit(jax.vmap(jax.value_and_grad(upper, argnums=(0, 2))))
 
 
 @pytest.mark.parametrize(
@@ -243,20 +277,17 @@ def test_gradients_are_those_of_the_bound():
 )
 def test_gradients_are_slopes_at_any_scale(mechanism, sigma, count, delta):
     """Breaks if the nodes of one step or the atoms of many leave kinks between the points."""
-
-    def upper(sigma, delta):
-        term = Term(mechanism(sigma)._log_masses, count, support=mechanism(sigma)._loss_range())
-        return epsilon_bounds((term,), delta, sides=(1,))[0]
-
-    value = jax.jit(upper)
-    by_sigma, by_delta = jax.jit(jax.grad(upper, argnums=(0, 1)))(sigma, delta)
-    for step in (1e-6, 1e-5, 1e-4):
-        h = step * sigma
-        slope = (value(sigma + h, delta) - value(sigma - h, delta)) / (2 * h)
-        np.testing.assert_allclose(by_sigma, slope, rtol=1e-4)
-        h = step * delta
-        slope = (value(sigma, delta + h) - value(sigma, delta - h)) / (2 * h)
-        np.testing.assert_allclose(by_delta, slope, rtol=1e-4)
+    steps = np.array([1e-6, 1e-5, 1e-4])
+    factors = np.concatenate([[1.0], 1.0 + steps, 1.0 - steps])
+    ones = np.ones(factors.size - 1)
+    sigmas = sigma * np.concatenate([factors, ones])
+    deltas = delta * np.concatenate([[1.0], ones, factors[1:]])
+    program = _upper_and_slopes(mechanism)
+    values, slopes = program(sigmas, np.full(sigmas.size, count), deltas)
+    up, down = np.asarray(values)[1:].reshape(2, 2, steps.size).swapaxes(0, 1)
+    by_sigma, by_delta = (up - down) / (2 * steps * np.array([[sigma], [delta]]))
+    np.testing.assert_allclose(slopes[0][0], by_sigma, rtol=1e-4)
+    np.testing.assert_allclose(slopes[1][0], by_delta, rtol=1e-4)
 
 
 def test_smoothed_readings_are_above_and_inverse():
@@ -288,11 +319,8 @@ def test_atoms_stay_on_the_lattice():
     """Breaks if blocks of many steps put their atoms between the points of the coarse lattice."""
     settings = [(0.1, 400, 5.5), (0.02, 5000, 7.3), (0.02, 5000, 2.0)]
 
-    def bounds(epsilon0, count, epsilon):
-        return log_delta_bounds((laws.randomized_response(epsilon0, count),), epsilon)
-
     exact = np.array([laws.randomized_response_log_delta(*s) for s in settings])
-    low, high = over_rows(bounds)(*np.array(settings).T)
+    low, high = bounds("response", *np.transpose(settings))
     assert np.all(low <= exact + 1e-11)
     assert np.all(high >= exact - 1e-11)
     assert np.all(high - low < 1e-5)
@@ -309,20 +337,14 @@ def test_two_terms_equal_one():
 
 def test_infinite_losses_are_kept_apart():
     """Breaks if P{L = inf} is forgotten, or counted in the wrong direction."""
-    term = Term(laws.gaussian(0.1), 100.0, log_tau_p=np.log(1e-9))
     through = -np.expm1(100 * np.log1p(-1e-9))
-    (low,) = log_delta_bounds((term,), 30.0, sides=(-1,))
-    assert low >= np.log(through) - 1e-6
-    (high,) = log_delta_bounds((term,), 30.0, direction="add", sides=(1,))
-    assert high < np.log(through) - 10
+    common = {"epsilon": np.full(2, 30.0), "log_tau_p": np.log(1e-9), "add": [0, 1]}
+    low, high, *_ = bounds("gaussian", 0.1, 100.0, **common)
+    assert low[0] >= np.log(through) - 1e-6
+    assert high[1] < np.log(through) - 10
 
 
 def test_unknown_masses_give_trivial_bounds():
     """Breaks if nan, which compares as false, is taken for an empty law, whose delta is 0."""
-    term = Term(laws.gaussian(0.1), 100.0, mass_error=np.nan)
-    low, high = jax.jit(lambda e: log_delta_bounds((term,), e))(1.0)
-    assert low == -np.inf
-    assert high == 0.0
-    low, high = jax.jit(lambda d: epsilon_bounds((term,), d))(1e-5)
-    assert low == 0.0
-    assert high == np.inf
+    log_deltas_and_epsilons = bounds("gaussian", 0.1, [100.0], mass_error=np.nan)
+    np.testing.assert_array_equal(np.ravel(log_deltas_and_epsilons), [-np.inf, 0.0, 0.0, np.inf])
