@@ -19,7 +19,7 @@ import numpy as np
 import jaxdp
 from jaxdp import _law, _numerical
 
-SIZE = _numerical._POINTS  # by default
+SIZE = _numerical._TWO_SIDED  # by default
 
 
 def settings(cases: int, seed: int) -> tuple[np.ndarray, ...]:

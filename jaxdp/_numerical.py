@@ -13,7 +13,8 @@ from jaxdp import _law, _numerical_average
 from jaxdp._mechanisms import Average, Base, Mechanism, PoissonSampled, _curve
 from jaxdp._mechanisms._schedule import Steps
 
-_POINTS = 8192  # by default
+# Points by default, for one bound and for two: the bound below needs more of them.
+_ONE_SIDED, _TWO_SIDED = 8192, 16384
 # Steps of their own laws each are composed in one stage, on a lattice whose relative error in the
 # variance grows with the steps: from so many on the lattice is refined.
 _STEPS_IN_ONE_STAGE = 2048
@@ -75,10 +76,10 @@ def _term(step: Base, count: ArrayLike) -> _law.Term:
     )
 
 
-def _default_size(terms: _law.Terms) -> int:
+def _default_size(terms: _law.Terms, sides: tuple[int, ...]) -> int:
     steps = sum(t.number for t in terms if isinstance(t, _law.Family))
     finer = max(0, math.ceil(0.5 * math.log2(max(steps, 1) / _STEPS_IN_ONE_STAGE)))
-    return _POINTS << finer
+    return (_TWO_SIDED if -1 in sides else _ONE_SIDED) << finer
 
 
 def _ends(m: Mechanism) -> tuple[Any, Any]:
@@ -108,7 +109,7 @@ def log_delta(
 
         return _over(direction, average)
     terms = terms_of(m)
-    size = grid_size or _default_size(terms)
+    size = grid_size or _default_size(terms, sides)
     return _law.log_delta_bounds(
         terms, epsilon, direction=direction, sides=sides, size=size, ends=_ends(m)
     )
@@ -130,7 +131,7 @@ def epsilon(
 
         return _over(direction, average)
     terms = terms_of(m)
-    size = grid_size or _default_size(terms)
+    size = grid_size or _default_size(terms, sides)
     return _law.epsilon_bounds(
         terms, log_delta=log_target, direction=direction, sides=sides, size=size, ends=_ends(m)
     )
