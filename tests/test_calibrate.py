@@ -319,3 +319,21 @@ def test_minimize_batch():
     want = calibrate.solve(jaxdp.Gaussian, epsilon=eps, delta=1e-5)
     np.testing.assert_allclose(best.value, want.value, rtol=1e-8)
     assert np.all(np.asarray(best.value) >= want.value * (1 - 1e-9))
+
+
+def test_infeasible_says_which_direction_and_by_how_much():
+    """Breaks where an infeasible target is called that and no more, or of the wrong direction."""
+    failing = calibrate.solve(
+        lambda e: jaxdp.PoissonSampled(jaxdp.ApproximateDP(e, 0.1), 0.5),
+        epsilon=[2.0, 2.0],
+        delta=[1e-3, 0.2],
+        bracket=(1e-3, 1.0),
+    )
+    assert failing.status.tolist()[0] == calibrate.Status.INFEASIBLE
+    assert "The remove direction (add meets it) has delta 0.05 at best" in failing.message[0]
+    assert "50 times the target" in failing.message[0]
+    assert "at best" not in failing.message[1]
+    np.testing.assert_allclose(failing.shortfall.remove[0], 0.05, rtol=1e-6)
+    assert np.isnan(failing.shortfall.remove[1])
+    solved = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5)
+    assert solved.shortfall is None

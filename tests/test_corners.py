@@ -155,6 +155,19 @@ def test_narrow_bulks_keep_their_tails():
     assert low[-1] <= 1.828237 <= high[-1]
 
 
+def test_few_steps_and_small_answers_are_bracketed_narrowly():
+    """Breaks where the law below keeps much of a tilted law in an atom at its last node, loses a
+    bulk just under a node, or begins with dust; and where blocks are off the one lattice.
+    """
+    sigma = np.array([1.04258, 0.484847, 0.401440, 0.403303, 0.854373])
+    q = np.array([4.08704e-4, 3.70838e-4, 3.764499e-3, 0.196195, 7.87209e-5])
+    steps = np.array([889.0, 70.0, 20.0, 922.0, 78.0])
+    delta = np.array([8.42597e-9, 7.77826e-7, 1.02360e-5, 4.87252e-8, 3.61e-12])
+    low, high = jaxdp.epsilon_bounds(dp_sgd(sigma, q, steps), delta, direction="remove")
+    assert np.all(low <= high)
+    assert np.max((high - low) / high) < 8e-3
+
+
 def test_two_sampled_steps_beside_quadrature():
     """Breaks where either bound of two sampled steps is wrong: E_Q X_1 H(g / X_1) by trapezoids."""
     mu, q, epsilon = 1.0 / 0.45, 1.1454e-3, 2.5
@@ -202,6 +215,30 @@ def test_calibration_where_delta_leaps():
     )
     np.testing.assert_array_equal(got.status, 0)
     np.testing.assert_allclose(got.value[0], 3.0 / 5.87314, rtol=1e-5)
+
+
+def test_calibration_of_a_run_that_most_of_the_bracket_knows_nothing_of():
+    """Breaks where a probe takes the noise of the estimate for a slope, away from the root."""
+    epsilon, delta = np.array([3.40063, 0.399579]), np.array([6.29e-6, 9.6e-7])
+    got = calibrate.solve(
+        lambda b, n: jaxdp.Repeated(jaxdp.Laplace(b), n),
+        epsilon=epsilon,
+        delta=delta,
+        args=(np.array([594.0, 1078.0]),),
+    )
+    np.testing.assert_array_equal(got.status, 0)
+    np.testing.assert_allclose(got.value, [30.7936, 326.42], rtol=1e-3)
+
+
+def test_allocation_of_reports_that_reveal_nearly_all():
+    """Breaks where ratios beyond the range of a double make epsilon's lower bound too large."""
+    bounds, steps = np.array([36.0, 60.0, 100.0, 319.24]), 6
+    m = jaxdp.RandomAllocation(jaxdp.RandomizedResponse(bounds), steps)
+    low, high = jaxdp.epsilon_bounds(m, 1e-10, direction="remove")
+    # one step tells it all; that two do has probability e^-bound
+    truth = bounds - np.log(steps)
+    assert np.all(low <= truth)
+    assert np.all(truth * (1.0 - 1e-9) <= high)
 
 
 def test_log_delta_far_out_is_never_trivial():

@@ -193,7 +193,7 @@ def lower_measure(
     following = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
     leads = (below <= 0.0) & (m_a > 0.0) & (to_left * span > 4.0 * following)
     beside = m_b + jnp.concatenate([mass[1:], zero]) + jnp.concatenate([mass[2:], zero, zero])
-    leads &= (x_a < _NEAR * span) | (m_a > 8.0 * beside)
+    leads &= (x_a < _NEAR * span) | (m_a > 2.0 * beside)
     x_a = jnp.where(leads, 0.0, x_a)
     halves = halves._replace(rise_left=x_a)
     atom = jnp.where(leads, m_a, 0.0)

@@ -70,9 +70,9 @@ def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int)
     one = discretise(term, lattice, step.range, theta, size, side, even)
     if side > 0:
         return one
-    # A block's losses lie about the anchor of the plan, which is wider: on the coarse lattice that
-    # is to be a node.
-    free = jnp.isinf(finite_ends(term)[1])
+    # The losses of one of many blocks lie about the anchor of the plan, which is wider: on the
+    # coarse lattice that is to be a node.
+    free = jnp.isinf(finite_ends(term)[1]) & (step.outer > 1.0)
     return one._replace(end=jnp.where(free, (step.anchor - lattice.centre) / spacing, one.end))
 
 
