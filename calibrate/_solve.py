@@ -265,7 +265,7 @@ def _probe(excess, low, high, differences):
     between the last point that misses the target and the first that meets it.
     For an estimate differences will do, and take half the time to compile.
 
-    Returns: whether there is such a point, the point, the slope.
+    Returns: whether there is such a point, the point, the slope; whether all points meet it.
     """
 
     def value_and_slope(x):
@@ -300,7 +300,7 @@ def _probe(excess, low, high, differences):
     middle = 0.5 * jnp.where(rises, met[0] + missed[1], met[1] + missed[0])
     other = between & ~usable
     x, slope = jnp.where(other, middle, x), jnp.where(other, jnp.where(rises, -1.0, 1.0), slope)
-    return usable | other, x, slope
+    return usable | other, x, slope, jnp.isfinite(met[0]) & ~jnp.isfinite(missed[1])
 
 
 def _reach(ends, some, x):
@@ -335,7 +335,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         return excess(log_value, *constants, way, estimate=numerical)
 
     a, b = jax.lax.stop_gradient((jnp.log(low), jnp.log(high)))
-    usable, start, slope = _probe(cheap, a, b, differences=numerical)
+    usable, start, slope, met = _probe(cheap, a, b, differences=numerical)
     # y = sign * log(value) rises with privacy
     sign = jnp.where(slope > 0.0, -1.0, 1.0)
     end = jnp.where(sign > 0.0, a, b)  # the least noisy end
@@ -343,7 +343,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     excess_at_end = jnp.zeros(())
     if bounded:
         excess_at_end = fixed(end)
-        at_end = usable & (excess_at_end <= 0.0)
+        at_end = (usable | met) & (excess_at_end <= 0.0)
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
     tolerance, parts, floor = _TOLERANCE, None, -jnp.inf
     confirm: Callable[[jax.Array], jax.Array] | None = None

@@ -332,6 +332,7 @@ def test_infeasible_says_which_direction_and_by_how_much():
     assert failing.status.tolist()[0] == calibrate.Status.INFEASIBLE
     assert "The remove direction (add meets it) has delta 0.05 at best" in failing.message[0]
     assert "50 times the target" in failing.message[0]
+    assert failing.status.tolist()[1] == calibrate.Status.SLACK
     assert "at best" not in failing.message[1]
     np.testing.assert_allclose(failing.shortfall.remove[0], 0.05, rtol=1e-6)
     assert np.isnan(failing.shortfall.remove[1])
