@@ -36,8 +36,11 @@ class Shortfall:
         """Which direction misses the target of one row, and by how much."""
         remove, add, value, target = (float(np.asarray(x)[row]) for x in dataclasses.astuple(self))
         met = {name: d <= target for name, d in (("remove", remove), ("add", add)) if d == d}
-        if not met or all(met.values()):
-            return "" if not met else "(Some do, but where they end was not found.)"
+        if not met:
+            return ""
+        if all(met.values()):  # in doubles
+            missing = "no loss may exceed epsilon" if target == 0.0 else "the search found no end"
+            return f"(The least delta found is {np.fmax(remove, add):.3g}: {missing}.)"
         worst = "remove" if "add" not in met or remove >= add else "add"
         best = remove if worst == "remove" else add
         more = f", {best / target:.3g} times the target" if target > 0.0 else ""

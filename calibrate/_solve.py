@@ -76,9 +76,8 @@ class Solution:
         status = np.asarray(self.status)
         sentences = np.empty(status.shape, object)
         for row in np.ndindex(status.shape):
-            sentences[row] = Status(int(status[row])).message
-            if self.shortfall is not None:
-                sentences[row] = " ".join([sentences[row], self.shortfall.sentence(row)]).strip()
+            more = "" if self.shortfall is None else self.shortfall.sentence(row)
+            sentences[row] = f"{Status(int(status[row])).message} {more}".strip()
         return sentences.item() if sentences.ndim == 0 else sentences
 
 

@@ -309,12 +309,12 @@ def calibrate(
         _display.print_json(
             setting
             | {"direction": direction.value, "epsilon": epsilon, "delta": delta}
-            | {noise_name: value, "certified_delta": achieved, "status": status.message}
+            | {noise_name: value, "certified_delta": achieved, "status": solution.message}
         )
     elif not math.isnan(value):
         print(f"{noise_name} = {round_up(value)}")
     if status != _calibrate.Status.SOLVED:
-        print(status.message, file=sys.stderr)
+        print(solution.message, file=sys.stderr)
     if math.isnan(value):
         raise typer.Exit(1)
 
