@@ -26,11 +26,14 @@ def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
     return jnp.where(inside, value, jnp.nan)
 
 
-def _lines(m: Mechanism, distances: jax.Array, fpr, d: Direction, method: Method) -> jax.Array:
+def _lines(
+    m: Mechanism, distances: jax.Array, fpr, d: Direction, method: Method
+) -> tuple[jax.Array, jax.Array]:
     """Lower bounds at l = distances[0] >= 0 and at l = -distances[1] <= 0.
 
     With h the curve, 1 - g fpr - h(l) for l >= 0 and, by H_g = 1 - g + g H'_{1/g} with H' the curve
-    of the swapped pair, g (1 - fpr - h'(-l)) for l < 0. Any l gives a valid bound.
+    of the swapped pair, g (1 - fpr - h'(-l)) for l < 0. Any l gives a valid bound. Besides, the
+    curves that were read.
     """
     other: Direction = "add" if d == "remove" else "remove"
 
@@ -42,8 +45,15 @@ def _lines(m: Mechanism, distances: jax.Array, fpr, d: Direction, method: Method
         forward, swapped = jax.vmap(lambda x: curve(x, d))(distances)
     else:
         forward, swapped = curve(distances[0], d), curve(distances[1], other)
-    above = 1.0 - fpr * jnp.exp(distances[0]) - forward
-    return jnp.stack([above, jnp.exp(-distances[1]) * (1.0 - fpr - swapped)])
+    above = _rest(fpr * jnp.exp(distances[0]) + forward)
+    below = jnp.exp(-distances[1]) * _rest(fpr + swapped)
+    return jnp.stack([above, below]), jnp.stack([forward, swapped])
+
+
+def _rest(x: jax.Array) -> jax.Array:
+    """1 - x for a sum that rounding may have made too small, times a rounded factor: not above."""
+    rest = 1.0 - x * (1.0 + 2.0**-50)
+    return rest - jnp.where(x > 0.0, 2.0**-51 * jnp.abs(rest), 0.0)
 
 
 def _tradeoff(
@@ -69,20 +79,22 @@ def _tradeoff(
         return _lines(frozen, distances, level, d, method)
 
     def slopes(distances):
-        return jax.jvp(lines, (distances,), (jnp.ones_like(distances),))[1]
+        (_, curves), (slope, _) = jax.jvp(lines, (distances,), (jnp.ones_like(distances),))
+        return slope, curves
 
     def body(_, bracket):
         low, high = bracket
         middle = 0.5 * (low + high)
-        rising = slopes(middle) > 0.0
+        slope, curves = slopes(middle)
+        rising = (slope > 0.0) | (curves >= 1.0)  # where a curve is 1, nothing is known yet
         return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
 
     ends = jnp.zeros((2,), jnp.float64), jnp.full((2,), _LOSS_CAP, jnp.float64)
     count = _EXACT_BISECTIONS if isinstance(method, Analytic) else _BISECTIONS
     low, high = jax.lax.stop_gradient(jax.lax.fori_loop(0, count, body, ends))
     points = jnp.stack([low, high])
-    a, b = jax.lax.stop_gradient(jax.vmap(slopes)(points))
-    values = jax.vmap(lambda x: _lines(m, x, fpr, d, method))(points)
+    a, b = jax.lax.stop_gradient(jax.vmap(slopes)(points)[0])
+    values = jax.vmap(lambda x: _lines(m, x, fpr, d, method)[0])(points)
     # a side that falls from 0 on is largest at 0
     falls = (low == 0.0) & ~(a > 0.0)
     kinked = (a > 0.0) & (b < 0.0)
