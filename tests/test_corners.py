@@ -230,6 +230,24 @@ def test_calibration_of_a_run_that_most_of_the_bracket_knows_nothing_of():
     np.testing.assert_allclose(got.value, [30.7936, 326.42], rtol=1e-3)
 
 
+def test_calibration_is_not_content_with_a_leap_of_its_estimate():
+    """Breaks where a slope that no curve has lets the search end far from the root."""
+    q, steps, delta = 1.53974e-5, 4.0, 6.16e-6
+    got = calibrate.solve(dp_sgd, epsilon=0.148261, delta=delta, args=(q, steps))
+    np.testing.assert_allclose(got.value, 0.29510, rtol=1e-3)
+    assert jaxdp.epsilon(dp_sgd(got.value, q, steps), delta) <= 0.148261
+
+
+def test_tradeoff_of_reports_that_reveal_nearly_all():
+    """Breaks where a curve that is 1 as far as it is first read leaves no trade-off at all."""
+    m = jaxdp.RandomizedResponse(170.0)
+    got = np.asarray(jaxdp.tradeoff(m, np.array([0.0, 0.2])))
+    p = 1 / (1 + mp.exp(170))
+    assert got[0] == 1.0
+    assert mp.mpf(float(got[1])) <= p * (1 - (mp.mpf(0.2) - p) / (1 - p))
+    np.testing.assert_allclose(got[1], 0.8 * math.exp(-170.0), rtol=1e-9)
+
+
 def test_allocation_of_reports_that_reveal_nearly_all():
     """Breaks where ratios beyond the range of a double make epsilon's lower bound too large."""
     bounds, steps = np.array([36.0, 60.0, 100.0, 319.24]), 6
