@@ -15,6 +15,8 @@ from benchmarks.attack import checks, curves, grammar, judge, laws, run
 WRONG = ("violation", "error", "nan")
 SLICE = {
     "DiscreteLaplace": ("both", 200),
+    "Laplace": ("both", 200),
+    "PoissonSampled(ApproximateDP)": ("both", 100),
     "PoissonSampled(Gaussian)": ("remove", 100),
     "Repeated(PoissonSampled(RandomizedResponse))": ("remove", 16),
 }

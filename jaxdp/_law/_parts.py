@@ -293,7 +293,7 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
         add(0, 1, _at_least_one(own, beside, power, few, inner))
     else:
         add(0, 1, own.scaled(inner).where(few))
-        square, n = beside * beside, count / times
+        square, n = beside * beside, count / jnp.where(times > 0.0, times, 1.0)
         series = beside.where(~few).scaled(n) + square.scaled(n * (n - 1.0) / 2.0)
         add(0, 2, series + (square * beside).scaled(n * (n - 1.0) * (n - 2.0) / 6.0))
     once = jnp.where(few, 0.0, 1.0)
