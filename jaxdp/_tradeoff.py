@@ -28,12 +28,12 @@ def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
 
 def _lines(
     m: Mechanism, distances: jax.Array, fpr, d: Direction, method: Method
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Lower bounds at l = distances[0] >= 0 and at l = -distances[1] <= 0.
 
     With h the curve, 1 - g fpr - h(l) for l >= 0 and, by H_g = 1 - g + g H'_{1/g} with H' the curve
-    of the swapped pair, g (1 - fpr - h'(-l)) for l < 0. Any l gives a valid bound. Besides, the
-    curves that were read.
+    of the swapped pair, g (1 - fpr - h'(-l)) for l < 0. Any l gives a valid bound, once less what
+    rounding may have added to it. Besides, that allowance and the curves that were read.
     """
     other: Direction = "add" if d == "remove" else "remove"
 
@@ -45,15 +45,13 @@ def _lines(
         forward, swapped = jax.vmap(lambda x: curve(x, d))(distances)
     else:
         forward, swapped = curve(distances[0], d), curve(distances[1], other)
-    above = _rest(fpr * jnp.exp(distances[0]) + forward)
-    below = jnp.exp(-distances[1]) * _rest(fpr + swapped)
-    return jnp.stack([above, below]), jnp.stack([forward, swapped])
-
-
-def _rest(x: jax.Array) -> jax.Array:
-    """1 - x for a sum that rounding may have made too small, times a rounded factor: not above."""
-    rest = 1.0 - x * (1.0 + 2.0**-50)
-    return rest - jnp.where(x > 0.0, 2.0**-51 * jnp.abs(rest), 0.0)
+    above = fpr * jnp.exp(distances[0]) + forward
+    below, factor = fpr + swapped, jnp.exp(-distances[1])
+    lines = jnp.stack([1.0 - above, factor * (1.0 - below)])
+    # a sum and a difference rounded, and of their product's factor two units more
+    rounding = 2.0**-50 * jnp.stack([above, factor * below]) + 2.0**-51 * jnp.abs(lines)
+    rounding = jnp.where(jnp.stack([above, below]) > 0.0, rounding, 0.0)
+    return lines, jax.lax.stop_gradient(rounding), jnp.stack([forward, swapped])
 
 
 def _tradeoff(
@@ -76,7 +74,8 @@ def _tradeoff(
     frozen, level = jax.lax.stop_gradient((m, fpr))
 
     def lines(distances):
-        return _lines(frozen, distances, level, d, method)
+        line, _, curves = _lines(frozen, distances, level, d, method)
+        return line, curves
 
     def slopes(distances):
         (_, curves), (slope, _) = jax.jvp(lines, (distances,), (jnp.ones_like(distances),))
@@ -94,7 +93,7 @@ def _tradeoff(
     low, high = jax.lax.stop_gradient(jax.lax.fori_loop(0, count, body, ends))
     points = jnp.stack([low, high])
     a, b = jax.lax.stop_gradient(jax.vmap(slopes)(points)[0])
-    values = jax.vmap(lambda x: _lines(m, x, fpr, d, method)[0])(points)
+    values, rounding, _ = jax.vmap(lambda x: _lines(m, x, fpr, d, method))(points)
     # a side that falls from 0 on is largest at 0
     falls = (low == 0.0) & ~(a > 0.0)
     kinked = (a > 0.0) & (b < 0.0)
@@ -105,6 +104,6 @@ def _tradeoff(
     above = jnp.max(values[:, 0]) >= jnp.max(values[:, 1])
     best = jnp.where(above, smooth[0], smooth[1])
     best = jnp.where(across, left * smooth[1] + (1.0 - left) * smooth[0], best)
-    # the value is the best of those seen
-    value = jax.lax.stop_gradient(jnp.max(values) - best) + best
+    # the value is the best of those seen, rounded down, and never below 0
+    value = jax.lax.stop_gradient(jnp.maximum(jnp.max(values - rounding), 0.0) - best) + best
     return value, jnp.exp(jnp.where(above, high[0], -high[1]))
