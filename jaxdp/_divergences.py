@@ -60,6 +60,12 @@ def exp_down(log_value: jax.Array) -> jax.Array:
     return jnp.where(value < _TINY, 0.0, value)
 
 
+def log_rounded(log_value: jax.Array, slack: float) -> jax.Array:
+    """A logarithm moved to the side of `slack` by its own last digit, which is not small of it."""
+    size = jax.lax.stop_gradient(jnp.where(log_value > -jnp.inf, jnp.abs(log_value), 0.0))
+    return log_value + slack * size
+
+
 def rate_from_excess(excess: jax.Array, s: jax.Array) -> jax.Array:
     """k(s) from the excess (E[X^s] - 1)/(s (s - 1))."""
     return excess * special.relative_log1p(s * (s - 1.0) * excess)
@@ -201,7 +207,7 @@ def approximate_dp_log_hockey_stick(
     middle = -jnp.expm1(gap) * jax.nn.sigmoid(bound)
     left = -jnp.expm1(jnp.where(epsilon < low, epsilon, low))
     value = failure + (1.0 - failure) * jnp.where(epsilon <= low, left, middle)
-    return jnp.minimum(log_positive(value * (1.0 + 8.0 * slack)), 0.0)
+    return jnp.minimum(log_rounded(log_positive(value * (1.0 + 8.0 * slack)), slack), 0.0)
 
 
 def randomized_response_rate(s: jax.Array, bound: jax.Array) -> jax.Array:
@@ -354,7 +360,7 @@ def sampled_log_hockey_stick(log_base, epsilon, q, direction, slack=0.0):
         value = log_q + log_base(inner - error, direction)
         left = special.log1mexp(jnp.where(some, -1.0, epsilon))
         value = jnp.where(some, value, left) + slack * (8.0 - 2.0 * log_q)
-        return jnp.minimum(value, 0.0)
+        return jnp.minimum(log_rounded(value, slack), 0.0)
     unsure = jnp.zeros_like(some)
     if slack > 0.0:
         # Where it is not sure that there is a loss before sampling, that is at most log(8 u) and
@@ -368,7 +374,7 @@ def sampled_log_hockey_stick(log_base, epsilon, q, direction, slack=0.0):
     log_factor = jnp.where(unsure, np.log(2.0 * _UNSURE), epsilon + log_q + inner)
     value = log_factor + log_base(-inner - error, direction)
     rounding = 4.0 + jnp.abs(epsilon) - 2.0 * log_q + 2.0 * jnp.abs(inner)
-    value = value + error + slack * jax.lax.stop_gradient(rounding)
+    value = log_rounded(value + error + slack * jax.lax.stop_gradient(rounding), slack)
     return jnp.minimum(jnp.where(some, value, -jnp.inf), 0.0)
 
 

@@ -7,7 +7,7 @@ from jaxdp import _answers, _checks, _divergences
 from jaxdp._mechanisms import Direction, Mechanism
 from jaxdp._methods import Analytic, Method
 
-_LOSS_CAP = 740.0  # e^-740 is the smallest float64
+_LARGEST_LOSSES = 709.0, 740.0  # on either side: e^709 and e^-740 are the last float64
 _BISECTIONS, _EXACT_BISECTIONS = 40, 56  # exact curves of atoms have kinks: errors of first order
 
 
@@ -88,7 +88,7 @@ def _tradeoff(
         rising = (slope > 0.0) | (curves >= 1.0)  # where a curve is 1, nothing is known yet
         return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
 
-    ends = jnp.zeros((2,), jnp.float64), jnp.full((2,), _LOSS_CAP, jnp.float64)
+    ends = jnp.zeros((2,), jnp.float64), jnp.asarray(_LARGEST_LOSSES, jnp.float64)
     count = _EXACT_BISECTIONS if isinstance(method, Analytic) else _BISECTIONS
     low, high = jax.lax.stop_gradient(jax.lax.fori_loop(0, count, body, ends))
     points = jnp.stack([low, high])
@@ -106,4 +106,9 @@ def _tradeoff(
     best = jnp.where(across, left * smooth[1] + (1.0 - left) * smooth[0], best)
     # the value is the best of those seen, rounded down, and never below 0
     value = jax.lax.stop_gradient(jnp.maximum(jnp.max(values - rounding), 0.0) - best) + best
+    # at fpr 0 the line of infinite l counts as well: what cannot occur without the record
+    sure = 1.0 - _divergences.exp_up(frozen._log_failure(d))
+    value = value + jnp.where(
+        level == 0.0, jnp.maximum(sure - jax.lax.stop_gradient(value), 0.0), 0.0
+    )
     return value, jnp.exp(jnp.where(above, high[0], -high[1]))

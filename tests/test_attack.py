@@ -16,6 +16,8 @@ WRONG = ("violation", "error", "nan")
 SLICE = {
     "DiscreteLaplace": ("both", 200),
     "Laplace": ("both", 200),
+    "FinitePair": ("add", 200),
+    "PoissonSampled(ApproximateDP)": ("both", 100),
     "PoissonSampled(Gaussian)": ("remove", 100),
     "Repeated(PoissonSampled(RandomizedResponse))": ("remove", 16),
 }

@@ -152,9 +152,9 @@ class LaplaceSum(Law):
             return self._log_density(y - x) - self._log_density(y) - target
 
         low, high = -ONE - x, 2 * x + ONE
-        while gap(low) > 0 and low > -(mpf(10) ** 8):
+        while gap(low) > 0 and low > -(mpf(10) ** 40):
             low *= 4
-        while gap(high) < 0 and high < mpf(10) ** 8:
+        while gap(high) < 0 and high < mpf(10) ** 40:
             high *= 4
         for _ in range(200):
             middle = (low + high) / 2

@@ -118,7 +118,7 @@ class FiniteFamily(Base):
         inside = live & (gap < 0.0)
         terms = top + _special.log1mexp(jnp.where(inside, gap, -1.0))
         total = _special.logsumexp(jnp.where(inside, terms, -jnp.inf))
-        return jnp.minimum(total + 32.0 * slack, 0.0)
+        return jnp.minimum(_divergences.log_rounded(total + 32.0 * slack, 2.0 * slack), 0.0)
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _divergences.atom_log_masses(lo, hi, *_finite_loss(*self._logs()))
