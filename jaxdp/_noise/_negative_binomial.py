@@ -116,9 +116,10 @@ class NegativeBinomial(LatticeNoise):
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         loss, log_weights = _nodes(self)
-        loss = jnp.append(_rates.log_mixture(loss, q), _divergences.log_positive(1.0 - q))
-        log_weights = jnp.append(log_weights, self._log_failure("add"))
         certain = q >= 1.0
+        absent = log1p(-jnp.where(certain, 0.5, q))  # at small q all digits are in 1 - q's distance
+        loss = jnp.append(_rates.log_mixture(loss, q), absent)
+        log_weights = jnp.append(log_weights, self._log_failure("add"))
         thinned = jnp.where(certain, 0.0, loss)
         return jnp.where(certain, self._rate(s), _rates.discrete_rate(thinned, log_weights, s))
 
