@@ -194,8 +194,8 @@ def privacy_loss(
 
     Raises:
       ValueError: for delta outside (0, 1), an unknown side or direction, or a mechanism without
-        a law (a Poisson-subsampled composition, shuffled reports). TypeError: if m is no
-        mechanism.
+        a law that serves both directions (a composition on a Poisson sample, shuffled reports).
+        TypeError: if m is no mechanism.
 
     Example:
       >>> import jaxdp
@@ -210,9 +210,10 @@ def privacy_loss(
     _checks.check_choice("side", side, ("upper", "lower"))
     if _curve.has_average(m):
         raise ValueError("m: random allocation has no law that serves every epsilon")
-    if not _numerical.has_law(m):
+    if not _numerical.has_law(m) or _numerical.has_tables(m):
         raise ValueError(
-            "m: a Poisson-subsampled composition and shuffled reports have no one-step law; "
+            "m: a composition on a Poisson sample has no law that serves both directions, "
+            "shuffled reports have none; "
             "epsilon, delta and renyi answer for them"
         )
     _answers.resolve(m, Numerical(grid_size))

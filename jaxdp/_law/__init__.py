@@ -6,7 +6,10 @@ from jaxdp._law._query import cap_log_deltas as cap_log_deltas
 from jaxdp._law._query import epsilon_bounds as epsilon_bounds
 from jaxdp._law._query import log_delta_bounds as log_delta_bounds
 from jaxdp._law._query import log_delta_estimate as log_delta_estimate
+from jaxdp._law._table import tabulated as tabulated
 from jaxdp._law._terms import AnyDirection as AnyDirection
 from jaxdp._law._terms import Family as Family
 from jaxdp._law._terms import Term as Term
 from jaxdp._law._terms import Terms as Terms
+from jaxdp._law._terms import orient_one as orient_one
+from jaxdp._law._terms import oriented as oriented

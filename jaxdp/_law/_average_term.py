@@ -35,6 +35,7 @@ from jax import lax
 from jaxdp._divergences import log_positive
 from jaxdp._law import _allowances
 from jaxdp._law._average import Total, _slack, curve
+from jaxdp._law._intervals import interval_masses
 from jaxdp._law._terms import Masses, Term
 
 _E = 2.718281828459045
@@ -126,14 +127,6 @@ def _below(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
 def _masses(mass: jax.Array, x: jax.Array, step: jax.Array) -> Masses:
     """Sums over lo < log x <= hi, x increasing by steps (to 0, where there is no mass)."""
     size = mass.shape[0]
-
-    def tree(values: jax.Array) -> jax.Array:
-        levels = [values]
-        while levels[0].shape[0] > 1:
-            levels.insert(0, levels[0].reshape(-1, 2).sum(axis=-1))
-        return jnp.concatenate([jnp.zeros((1,)), *levels])
-
-    both = jnp.stack([tree(mass), tree(mass * x)], axis=-1)
     places = lax.stop_gradient(x[-1])
 
     def index(loss: jax.Array) -> jax.Array:
@@ -141,17 +134,4 @@ def _masses(mass: jax.Array, x: jax.Array, step: jax.Array) -> Masses:
         at = (jnp.exp(jnp.minimum(loss, 700.0)) - places) / step
         return jnp.clip(jnp.floor(at) + size, 0.0, size).astype(jnp.int32)
 
-    def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        def climb(_, carry):
-            i, j, total = carry
-            left, right = (i < j) & (i % 2 == 1), (i < j) & (j % 2 == 1)
-            total += jnp.where(left[..., None], both[i], 0.0)
-            total += jnp.where(right[..., None], both[j - 1], 0.0)
-            return (i + left) // 2, (j - right) // 2, total
-
-        i, j = index(lax.stop_gradient(lo)) + size, index(lax.stop_gradient(hi)) + size
-        start = (i, j, jnp.zeros((*i.shape, 2)))
-        total = lax.fori_loop(0, size.bit_length(), climb, start)[2]
-        return log_positive(total[..., 0]), log_positive(total[..., 1])
-
-    return masses
+    return interval_masses(mass, mass * x, index)

@@ -127,12 +127,13 @@ def upper(term: Term, nodes: jax.Array, theta: jax.Array) -> tuple[jax.Array, ja
     left, right = split(law.offset, width)
     exponent = law.log_p + theta * lo
     exponent += _allowances.exponent(law.log_p, theta * lo)
-    shift = lax.stop_gradient(jnp.max(exponent))
+    lowest = bottom + theta * nodes[:1]
+    shift = lax.stop_gradient(jnp.maximum(jnp.max(exponent), lowest[0]))
     shift = jnp.where(jnp.isfinite(shift), shift, 0.0)
     mass = exp_log(exponent - shift)
     at_left = mass * left
     at_right = mass * right * jnp.exp(theta * width)
-    below = exp_log(bottom + theta * nodes[:1] - shift)
+    below = exp_log(lowest - shift)
     weights = jnp.concatenate([below + at_left[:1], at_right[:-1] + at_left[1:], at_right[-1:]])
     total = jnp.sum(weights)
     log_norm = shift + jnp.log(total)

@@ -136,13 +136,22 @@ class PoissonSampled(Base):
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         step = single(canonical_terms(self.mechanism))
         if step is None:
-            raise TypeError("a Poisson-subsampled composition has no one-step loss law")
-        q = self.sampling_probability
-        revealed = None
-        if step._may_fail():
-            atom = log1p(-q)[None], step._log_failure("add")[None]
-            revealed = _divergences.atom_log_masses(lo, hi, *atom)
-        return _divergences.sampled_log_masses(step._log_masses, lo, hi, q, revealed)
+            raise TypeError("a composition on a sample has no one-step law of its own")
+        log_absent = step._log_failure("add") if step._may_fail() else None
+        return self._masses_from(step._log_masses, log_absent, lo, hi)
+
+    def _masses_from(
+        self,
+        masses: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
+        log_absent: jax.Array | None,
+        lo: jax.Array,
+        hi: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        """`_log_masses` from those of what runs on the sample, and log Q{L = -inf}, if any."""
+        q, revealed = self.sampling_probability, None
+        if log_absent is not None:
+            revealed = _divergences.atom_log_masses(lo, hi, log1p(-q)[None], log_absent[None])
+        return _divergences.sampled_log_masses(masses, lo, hi, q, revealed)
 
     def _mass_error(self) -> jax.Array | float:
         step = single(canonical_terms(self.mechanism))

@@ -44,7 +44,8 @@ class Accountant(dpa.PrivacyAccountant):
     Args:
       neighboring_relation: as for dp_accounting's accountants.
       method: Analytic(), Renyi(...) or Numerical(...); by default the closed form where there is
-        one, else Numerical with 16384 lattice points, else Rényi (a sampled composition).
+        one, else Numerical with 16384 lattice points, else Rényi (a composition inside an
+        allocation).
 
     Example:
       >>> import dp_accounting

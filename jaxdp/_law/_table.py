@@ -1,0 +1,289 @@
+"""A composition as one step: the masses of all its losses at once, for what samples it.
+
+The terms are discretised on one lattice (`_discretise`), tilted by each of a few theta_j, and
+composed by the FFT as in `_compose`. That is one measure of losses on a lattice, seen at several
+tilts: at each its points are known up to an absolute error stray_j, in units of
+e^{K_j - theta_j l}, and at a point the tilt counts whose error is the smallest there. With a tilt
+every few deviations the errors are next to nothing relative to the masses, over the whole range.
+
+A pointwise error. With the notation of `_compose`, the transform of a product of powers G is off by
+2 r n |G_f|, or where a factor is below 1/2 by r n 2^(1-n), at every frequency f, and a point of the
+inverse transform by the mean of those over the M frequencies and r times the mean of |G|:
+
+    eta = r ((2 sum n + 1) |G|_1 / M + sum n 2^(1-n)).
+
+What wraps around is below the mass beyond the ends of the transform, which is twice as long as the
+list of points that is kept: by Chernoff, between the tilt and any other one, K being that of the
+law which is transformed.
+
+The order. A sampled composition is (for "remove", and for "add" as the remove question of the
+reversed pair) the expectation of a convex increasing function f >= 0 of the ratio, f(0) > 0
+included. So a measure above needs total mass as well, and one below may have less:
+
+* Above, points get w + stray. The Q-mass that the discretised steps leave at X = 0, that which
+  rounding took from them, and that of losses below the list go to X = 0 (`log_tau_q`); P-mass below
+  the list goes to its first point, which with the former is the chord between 0 and that point;
+  P-mass beyond the list goes to infinity.
+* Below, points get w - stray, and what is outside the list is left out.
+
+Points are moved by the rounding of their positions, to the safe side.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdp._divergences import log_positive
+from jaxdp._law import _allowances, _discretise, _saddle
+from jaxdp._law._family import log_through
+from jaxdp._law._grid import Lattice, align, between, dividing, occupied_positions
+from jaxdp._law._intervals import interval_masses
+from jaxdp._law._step import finite_ends
+from jaxdp._law._symbols import count_up, factors, from_log, log_of, wrap
+from jaxdp._law._terms import Family, Term, Terms
+from jaxdp._special import log1p
+
+_TILTS = 24  # that are transformed
+_REACH = 2.0 ** np.arange(-6.0, 13.0)  # of tilts that bound masses, per deviation
+_PROOFS = np.concatenate([-1.0 - _REACH[::-1], [-1.0, -0.5, 0.0], _REACH])
+_LOG_LOW = -60.0  # of the Q-mass that may be left below
+_SMALLEST = 1e-280  # what underflow may lose
+_MASSES = 2.0**-40  # relative, what the rounding of a step's masses may take away
+
+
+class _Choice(NamedTuple):
+    """The lattice's spacing, the list's first loss, tilts, and every step's centre and range."""
+
+    spacing: jax.Array
+    low: jax.Array
+    tilts: jax.Array
+    centre: jax.Array
+    range: tuple[jax.Array, jax.Array]
+
+
+class _Part(NamedTuple):
+    """What a term adds to the composition: logarithms of transforms and of masses."""
+
+    magnitude: jax.Array
+    angle: jax.Array
+    log_norm: jax.Array
+    start: jax.Array
+    through: jax.Array
+    present: jax.Array
+    factors: jax.Array
+    shift: jax.Array
+    taken: jax.Array
+
+
+def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
+    """Choices only: nothing here needs to be right."""
+    atoms = _saddle.coarse_atoms(terms)
+    count = atoms.count
+    whole = _saddle.moments(atoms, jnp.float64(0.0))
+    deviation = jnp.maximum(jnp.sqrt(jnp.sum(count * whole.variance)), 1e-12)
+    scale = jnp.where(jnp.abs(_PROOFS + 0.5) <= 0.5, 1.0, 1.0 / deviation)
+    proofs = jnp.where(_PROOFS < -1.0, -1.0 + (_PROOFS + 1.0) * scale, _PROOFS * scale)
+    at = jax.vmap(lambda t: _saddle.moments(atoms, t))(proofs)
+
+    def ends(log_mgf: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Where Chernoff leaves little beyond: P-mass above, Q-mass below; over the last axis."""
+        up, down = proofs > 0.0, proofs < -1.0
+        high = (log_mgf - log_floor) / jnp.where(up, proofs, 1.0)
+        low = (log_mgf - _LOG_LOW) / jnp.where(down, proofs + 1.0, 1.0)
+        return (
+            jnp.max(jnp.where(down, low, -jnp.inf), axis=-1),
+            jnp.min(jnp.where(up, high, jnp.inf), axis=-1),
+        )
+
+    low, high = ends(jnp.sum(count * at.log_norm, axis=-1))
+    width = jnp.maximum(high - low, 1e-9 * (1.0 + jnp.abs(high)))
+    spacing = width / (size - 8)
+    if len(terms) == 1 and isinstance(terms[0], Term):
+        spacing = dividing(between(finite_ends(terms[0])), spacing, least=4.0)
+    mean = jnp.sum(count * at.mean, axis=-1)
+    aims = jnp.linspace(low - 0.1 * width, low + 1.1 * width, _TILTS)
+    inner = jnp.interp(aims, mean, proofs)
+    own = ends(at.log_norm.T)
+    return _Choice(
+        spacing, low, jnp.concatenate([inner, proofs]), whole.mean, (own[0], jnp.maximum(*own))
+    )
+
+
+def _left_at_zero(term: Term, node: jax.Array) -> jax.Array:
+    """Q-mass at X = 0 of the chord between 0 and the first node, which keeps the P-mass there."""
+    log_q, log_p = (x[0] for x in term.masses(jnp.full((1,), -jnp.inf), node[None]))
+    some = log_p > -jnp.inf
+    offset = jnp.where(some, log_p, 0.0) - jnp.where(some, log_q, 0.0) - node
+    kept = jnp.where(some, jnp.exp(jnp.minimum(offset, 0.0)), 0.0)
+    return jnp.exp(log_q) * (1.0 - kept)
+
+
+def _part(term: Term, chosen: _Choice, size: int, side: int) -> _Part:
+    """One term on the lattice; centre and range of `chosen` are its own."""
+    low, high = finite_ends(term)
+    one_end = jnp.where(jnp.isfinite(high), -jnp.inf, low), high
+    lattice = align(Lattice(chosen.centre, chosen.spacing), one_end, side)
+    first = jnp.floor((chosen.range[0] - lattice.centre) / lattice.spacing) - 1.0
+    places = occupied_positions(lattice, (low, high), chosen.range, first + count_up(size))
+    nodes = lattice.centre + places * lattice.spacing
+    tilts = chosen.tilts
+    if side > 0:
+        weights, log_norm, top = jax.vmap(
+            lambda t: _discretise.upper(term, nodes, t), out_axes=(0, 0, None)
+        )(tilts)
+        bottom = _left_at_zero(term, nodes[0])
+    else:
+        start = tilts[_TILTS // 2]
+        own, log_own = _discretise.lower(term, nodes, start, lattice.centre)
+        exponent = log_positive(own) + (tilts - start)[:, None] * (nodes - lattice.centre)
+        largest = lax.stop_gradient(jnp.max(exponent, axis=-1))
+        weights = jnp.exp(exponent - largest[:, None])
+        total = jnp.sum(weights, axis=-1)
+        weights = weights / total[:, None]
+        log_norm = log_own + largest + jnp.log(total) + (tilts - start) * lattice.centre
+        top, bottom = jnp.float64(-jnp.inf), 0.0
+    cyclic = jnp.zeros((_TILTS, 2 * size)).at[:, wrap(places, 2 * size)].add(weights[:_TILTS])
+    magnitude, angle = log_of(jnp.fft.rfft(cyclic))
+    count = jnp.asarray(term.count, jnp.float64)
+    absent = jnp.exp(jnp.asarray(term.log_tau_q, jnp.float64)) + bottom
+    span = jnp.abs(lattice.centre) + 2.0 * size * lattice.spacing
+    reach = jnp.maximum(jnp.abs(nodes[0]), jnp.abs(nodes[-1]))
+    part = _Part(
+        magnitude,
+        angle,
+        log_norm,
+        lattice.centre,
+        log_through(term, top),
+        log1p(-jnp.minimum(absent, 1.0 - 1e-16)),
+        jnp.zeros((2,)),
+        _allowances.positions(1.0, span),
+        _MASSES * (1.0 + reach / 64.0) + 4.0 * jnp.asarray(term.mass_error, jnp.float64),
+    )
+    some = count > 0.0
+    part = jax.tree.map(lambda x: jnp.where(some, count * jnp.where(some, x, 0.0), 0.0), part)
+    return part._replace(factors=factors(count))
+
+
+def _parts(terms: Terms, chosen: _Choice, size: int, side: int) -> _Part:
+    """The sum over the terms, families one member after the other."""
+    parts, place = [], 0
+    for term in terms:
+        number = term.number if isinstance(term, Family) else 1
+        rows = slice(place, place + number)
+        own = chosen.centre[rows], (chosen.range[0][rows], chosen.range[1][rows])
+        place += number
+
+        def one(term: Term, centre: jax.Array, kept: tuple) -> _Part:
+            return _part(term, chosen._replace(centre=centre, range=kept), size, side)
+
+        if isinstance(term, Term):
+            parts.append(one(term, *jax.tree.map(lambda x: x[0], own)))
+            continue
+
+        @jax.checkpoint
+        def member(x: Any, term=term, one=one) -> _Part:
+            return one(term.term(x[0]), *x[1])
+
+        def add(total: _Part, x: Any, member=member) -> tuple[_Part, None]:
+            total = jax.tree.map(jnp.add, total, member(x))
+            turns = lax.stop_gradient(jnp.round(total.angle / (2.0 * np.pi)))
+            return total._replace(angle=total.angle - 2.0 * np.pi * turns), None
+
+        rows_of = (term.parameters, own)
+        shape = jax.eval_shape(member, jax.tree.map(lambda x: x[0], rows_of))
+        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
+        parts.append(lax.scan(add, zero, rows_of)[0])
+    return jax.tree.map(lambda *x: sum(x[1:], x[0]), *parts)
+
+
+def _beyond(tilts: jax.Array, log_mgf: jax.Array, at: jax.Array, above: bool) -> jax.Array:
+    """Chernoff's bound on the mass beyond a loss, of a law with these moments at its tilts."""
+    proves = tilts > 0.0 if above else tilts < 0.0
+    exponent = jnp.where(proves, log_mgf - tilts * at, jnp.inf)
+    return _allowances.CHERNOFF * jnp.exp(jnp.minimum(jnp.min(exponent, axis=-1), 0.0))
+
+
+def tabulated(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Term:
+    """The composition as a term, above (side = +1) or below (-1) in its "remove" reading.
+
+    Args:
+      terms: what is composed.
+      log_floor: log of the P-mass that may be put at infinity (left out, below).
+      size: of the list of losses, a power of two.
+      side: +1 or -1.
+    """
+    chosen = lax.stop_gradient(_choose(terms, log_floor, size))
+    part = _parts(terms, chosen, size, side)
+    h, steps = chosen.spacing, part.factors[0]
+    first = lax.stop_gradient(jnp.floor((chosen.low - part.start) / h) - 1.0)
+    loss = part.start + h * (first + count_up(size))
+    wave = from_log(part.magnitude, part.angle)
+    length = 2 * size
+    weights = jnp.fft.irfft(wave, length)[:, wrap(first + count_up(size), length)]
+    # the error of a point, and what wraps around
+    tilts, log_mgf = chosen.tilts, lax.stop_gradient(part.log_norm)
+    norm = 2.0 * jnp.sum(jnp.abs(lax.stop_gradient(wave)), axis=-1) / length
+    r = _allowances.fourier(length, operations=48)
+    eta = r * ((2.0 * steps + 1.0) * norm + part.factors[1])
+    gap, log_gap = tilts - tilts[:_TILTS, None], log_mgf - log_mgf[:_TILTS, None]
+    origin = lax.stop_gradient(part.start) + h * first
+    ends = origin - 0.5 * h * size, origin + 1.5 * h * size
+    wrapped = _beyond(gap, log_gap, ends[0], False) + _beyond(gap, log_gap, ends[1], True)
+    stray = lax.stop_gradient(eta + wrapped)
+    # the tilt at which a point is known best
+    log_unit = part.log_norm[:_TILTS, None] - tilts[:_TILTS, None] * loss
+    score = lax.stop_gradient(log_unit + jnp.log(stray)[:, None])
+    # (The first that is as good as the best: compiled, both may be rounded differently.)
+    best = jnp.cumsum(score <= jnp.min(score, axis=0) + 0.1, axis=0) == 0
+    best = jnp.minimum(jnp.sum(best.astype(jnp.int32), axis=0), _TILTS - 1)[None]
+
+    def pick(values: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(jnp.broadcast_to(values, log_unit.shape), best, axis=0)[0]
+
+    unit = pick(log_unit)
+    allowance = _allowances.prefactor(
+        pick(part.log_norm[:_TILTS, None]), pick(tilts[:_TILTS, None]) * loss
+    )
+    allowance += _allowances.normalised_steps(steps) + 64.0 * _allowances.UNIT * steps
+    p = jnp.maximum(pick(weights) + side * pick(stray[:, None]), 0.0)
+    shift = lax.stop_gradient(part.shift) + _allowances.lattice(part.start + h * first, h, size)
+    loss = loss + side * shift
+    p = p * jnp.exp(jnp.minimum(unit + side * lax.stop_gradient(allowance), 600.0))
+    log_tau = log_positive(-jnp.expm1(part.through)), log_positive(-jnp.expm1(part.present))
+    if side > 0:
+        below = _beyond(tilts, log_mgf, loss[0], False)
+        p = p.at[0].add(below)
+        beyond = _beyond(tilts, log_mgf, loss[-1], True) + _SMALLEST
+        q = p * jnp.exp(-loss)
+        small = (q < _SMALLEST) & (p > 0.0)
+        beyond += jnp.sum(jnp.where(small, p, 0.0))
+        absent = _beyond(tilts + 1.0, log_mgf, loss[0], False) + part.taken + 4.0 * shift
+        kept = ~small
+        log_tau = (
+            jnp.logaddexp(log_tau[0], jnp.log(beyond)) + _allowances.failure(log_tau[0], 64),
+            jnp.logaddexp(log_tau[1], jnp.log(absent)) + _allowances.failure(log_tau[1], 64),
+        )
+    else:
+        p = p * (1.0 - 4.0 * shift)
+        q = p * jnp.exp(-loss)
+        kept = q > _SMALLEST
+        log_tau = tuple(x - _allowances.failure(x, 64) for x in log_tau)
+    p, q = jnp.where(kept, p, 0.0), jnp.where(kept, q, 0.0)
+    known = jnp.isfinite(jnp.sum(p) + jnp.sum(q) + loss[0] + h)
+
+    def index(at: jax.Array) -> jax.Array:
+        """How many points have a loss of at most that."""
+        return jnp.clip(jnp.floor((at - loss[0]) / h) + 1.0, 0.0, size).astype(jnp.int32)
+
+    low, high = (
+        jnp.min(jnp.where(p > 0.0, loss, jnp.inf)),
+        jnp.max(jnp.where(p > 0.0, loss, -jnp.inf)),
+    )
+    some = low <= high
+    support = jnp.where(some, low, loss[0]), jnp.where(some, high, loss[-1])
+    masses = interval_masses(q, p, index)
+    error = jnp.where(known, 0.0, jnp.nan)
+    return Term(masses, 1.0, *(jnp.minimum(x, 0.0) for x in log_tau), support, error)
