@@ -1,7 +1,7 @@
 """The command line, `jaxdp`: single settings, calibration, and audits of whole tables.
 
-Needs the extra `cli` (typer, rich, pyarrow, platformdirs). Results shown are rounded to the safe side: an
-epsilon, a delta or a noise scale on screen is never smaller than the certified one.
+Needs the extra `cli` (typer, rich, pyarrow, platformdirs). Results shown are rounded to the safe
+side: an epsilon, a delta or a noise scale on screen is never smaller than the certified one.
 """
 
 import sys
