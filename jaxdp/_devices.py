@@ -1,10 +1,10 @@
 """Where a computation runs: how it is compiled there, and how much of it at a time.
 
-What a concrete call compiles first on a CPU is compiled quickly, with few optimisations: a fresh
-process has its first answer in a third of the time (DP-SGD: 2.9 instead of 10.9 CPU seconds, import
-included), and each of these answers takes some five times as long (31 instead of 6 milliseconds).
-From `_QUICK_ROWS` evaluations of one program on it is compiled once more, in full. Both are the
-same program with the same allowances for rounding: answers agree to rounding, not to the last bit.
+What a concrete call compiles first on a CPU is compiled quickly, with fewer optimisations: a fresh
+process has its first answer in half the time (DP-SGD: 5.1 instead of 10.9 CPU seconds, import
+included), and each of these answers takes twice as long (11 instead of 6 milliseconds). From
+`_QUICK_ROWS` evaluations of one program on it is compiled once more, in full. Both are the same
+program with the same allowances for rounding: answers agree to rounding, not to the last bit.
 """
 
 import functools
@@ -15,12 +15,13 @@ from typing import Any
 import jax
 import numpy as np
 
-# LLVM's optimisations and XLA's newer emitters are what takes the time. An option that this jaxlib
-# does not know is left out.
-QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
-# Evaluations of one program, a row of a batch each, that are run unoptimised: so many cost about a
-# quarter of what compiling in full does (DP-SGD 1.6 of 7.7 s, allocations 3.2 of 4.7 s).
-_QUICK_ROWS = 64
+# XLA's newer emitters take half the time, LLVM's optimisations much of the rest. (At level 0 the
+# first answer takes a quarter of the time, but bounds below, while valid, are ten times less tight.)
+# An option that this jaxlib does not know is left out.
+QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
+# Evaluations of one program, a row of a batch each, that are run with fewer optimisations: so many
+# cost less than compiling in full does (DP-SGD 1.3 of 5.5 s, its calibration 3.8 of 12 s).
+_QUICK_ROWS = 256
 
 # Of an accelerator's memory, what a query may take for the rows that it computes at a time.
 _SHARE = 0.5
@@ -59,29 +60,30 @@ def _run_quickly(function: Callable[..., Any], leaves: list[Any]) -> Any:
     try:
         return _quick(function, options)(leaves)
     except jax.errors.JaxRuntimeError:
-        _check_options()
+        _check_options(options)
         if _known_options() == options:
             raise
         return _run_quickly(function, leaves)
 
 
-@functools.lru_cache(maxsize=512)
-def _quick(function: Callable[..., Any], options: tuple[str, ...]) -> Callable[..., Any]:
-    return jax.jit(function, compiler_options={name: QUICK_OPTIONS[name] for name in options})
-
-
+_Options = tuple[tuple[str, bool | int], ...]
 _unknown_options: set[str] = set()
 
 
-def _known_options() -> tuple[str, ...]:
-    return tuple(name for name in QUICK_OPTIONS if name not in _unknown_options)
+@functools.lru_cache(maxsize=512)
+def _quick(function: Callable[..., Any], options: _Options) -> Callable[..., Any]:
+    return jax.jit(function, compiler_options=dict(options))
 
 
-def _check_options() -> None:
-    """Find the options that this jaxlib refuses; asked only when a compilation has failed."""
-    for name in _known_options():
+def _known_options() -> _Options:
+    return tuple(o for o in QUICK_OPTIONS.items() if o[0] not in _unknown_options)
+
+
+def _check_options(options: _Options) -> None:
+    """Find those that this jaxlib refuses; asked only when a compilation has failed."""
+    for name, value in options:
         try:
-            jax.jit(lambda x: x + 1, compiler_options={name: QUICK_OPTIONS[name]})(np.float32(0.0))
+            jax.jit(lambda x: x + 1, compiler_options={name: value})(np.float32(0.0))
         except jax.errors.JaxRuntimeError:
             _unknown_options.add(name)
 

@@ -345,8 +345,8 @@ def evaluate(
       rounding: how each output goes to 32 bits: "up" for upper bounds, "down" for lower ones.
       chunk: evaluate at most this many batch elements at a time (bounds memory).
       differentiable: if False, taking a derivative raises TypeError instead of being wrong.
-      quick: on a CPU the first concrete evaluations are compiled quickly and run slowly: for
-        functions that compile for seconds and run for milliseconds.
+      quick: on a CPU the first concrete evaluations are compiled quickly and run slowly (see
+        `_devices`): for functions that compile for seconds and run for milliseconds.
       **options: static keyword arguments of the function.
 
     Returns:
