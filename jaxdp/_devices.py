@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 # XLA's newer emitters take half the time, LLVM's optimisations much of the rest. (At level 0 the
-# first answer takes a quarter of the time, but bounds below, while valid, are ten times less tight.)
+# first answer takes a quarter of the time, but bounds below, though valid, are ten times as wide.)
 # An option that this jaxlib does not know is left out.
 QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
 # Evaluations of one program, a row of a batch each, that are run with fewer optimisations: so many
