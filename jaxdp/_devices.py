@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import get_opaque_trace_state
 
 # XLA's newer emitters take half the time, LLVM's optimisations much of the rest. (At level 0 the
 # first answer takes a quarter of the time, but bounds below, though valid, are ten times as wide.)
@@ -30,7 +31,10 @@ _MOST_ROWS = 4096
 
 
 class Program:
-    """A function, compiled quickly for the first rows of a shape on a CPU, in full for the rest."""
+    """A function, compiled quickly for the first rows of a shape on a CPU, in full for the rest.
+
+    What a call is compiled by depends on the calls before it in this process alone, not on time.
+    """
 
     def __init__(self, function: Callable[..., Any], quick: bool) -> None:
         self._function = function
@@ -47,6 +51,7 @@ class Program:
     def _is_quick(self, leaves: Sequence[Any], rows: int) -> bool:
         if not self._may_be_quick or rows > _QUICK_ROWS:
             return False
+        # (JAX refuses options inside another program, and that one is its author's.)
         if not at_top_level() or platform_of(leaves) != "cpu":
             return False
         key = tuple((np.shape(leaf), leaf.dtype) for leaf in leaves)
@@ -90,8 +95,6 @@ def _check_options(options: _Options) -> None:
 
 def at_top_level() -> bool:
     """Whether no transformation is under way, so that what is called runs now, by itself."""
-    from jax.extend.core import get_opaque_trace_state
-
     state = get_opaque_trace_state()
     with jax.ensure_compile_time_eval():
         return state == get_opaque_trace_state()

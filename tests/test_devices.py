@@ -205,6 +205,7 @@ def test_the_device_decides_how_many_rows(monkeypatch, device, rows):
     run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.01), 1000.0)
     assert _chunks.chunk_of(run, None) == rows
     assert _chunks.chunk_of(run, None, chunk=3) == 3
+    assert _chunks.chunk_of(run, jaxdp.Renyi()) == max(32, rows // 2 if rows > 8 else 0)
     assert _chunks.chunk_of(jaxdp.Gaussian(1.0), None) is None
     finer = _chunks.chunk_of(run, jaxdp.Numerical(2**17))
     assert finer == max(8, rows // 8)

@@ -101,7 +101,7 @@ def _root(
         bool,
         typer.Option(
             "--no-cache",
-            help="Neither read nor keep compiled programs, which the next command would use"
+            help="Before the command: neither use nor keep compiled programs"
             f" (in {_cache.folder()}, at most {_cache.MOST_BYTES >> 20} MB).",
         ),
     ] = False,
