@@ -14,7 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import get_opaque_trace_state
+from jax.extend.core import get_opaque_trace_state, take_current_trace
 
 # XLA's newer emitters take half the time, LLVM's optimisations much of the rest. (At level 0 the
 # first answer takes a quarter of the time, but bounds below, though valid, are ten times as wide.)
@@ -96,7 +96,7 @@ def _check_options(options: _Options) -> None:
 def at_top_level() -> bool:
     """Whether no transformation is under way, so that what is called runs now, by itself."""
     state = get_opaque_trace_state()
-    with jax.ensure_compile_time_eval():
+    with take_current_trace():  # what it leaves is evaluation
         return state == get_opaque_trace_state()
 
 

@@ -109,6 +109,7 @@ def _times(x, y):
 def quickly(monkeypatch):
     """The batch sizes of the calls that were compiled quickly."""
     calls, run = [], _devices._run_quickly
+    _x64._compiled.cache_clear()  # and with it the rows that other tests have counted
 
     def spy(function, leaves):
         calls.append(function)
@@ -145,9 +146,13 @@ def test_no_option_enters_a_program_of_the_user(quickly):
     """
     jax.jit(lambda: _x64.evaluate(_waved, 0.25, quick=True))()
     jax.jit(lambda x: x + _x64.evaluate(_waved, 0.25, quick=True))(1.0)
+    jax.lax.switch(1, [lambda: _x64.evaluate(_waved, 0.25, quick=True)] * 2)
+    jax.grad(lambda x: x * jax.jit(lambda: _x64.evaluate(_waved, 0.25, quick=True))())(1.0)
     jax.lax.scan(lambda c, _: (c + _x64.evaluate(_waved, 0.25, quick=True), None), 0.0, None, 2)
     jax.vmap(lambda x: _x64.evaluate(_waved, x, quick=True) * jax.jit(lambda y: y)(x))(SIGMA)
     assert len(quickly) == 1  # the batch, which runs by itself
+    _x64.evaluate(_waved, 0.25, quick=True)
+    assert len(quickly) == 2
 
 
 def test_quick_and_full_programs_agree(monkeypatch):
