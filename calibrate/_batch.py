@@ -60,9 +60,10 @@ def batch(
       mesh: the devices to divide rows among, over all axes of the mesh; all devices of this
         process by default. A mesh of this process's devices keeps all rows in this process; one
         that spans processes divides them among the processes, as the default does.
-      chunk: rows on one device at a time; by default 16384 where the curve is a closed form, 1024
-        for Rényi divergences, 8 for numerical laws, and no more than there are. More is faster on
-        an accelerator. A length that is given is kept by padding, for calls of different sizes.
+      chunk: rows on one device at a time; by default 16384 where the curve is a closed form, else
+        what an accelerator has memory for, on a CPU 32 for Rényi divergences and 8 for numerical
+        laws; and no more than there are. A length that is given is kept by padding, for calls of
+        different sizes.
       progress: True writes the number of rows done to stderr; or a function (done, total) that is
         called after every chunk.
 

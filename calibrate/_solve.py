@@ -11,7 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from calibrate._shortfall import Shortfall, shortfall
-from jaxdp import _answers, _checks, _divergences, _queries, _roots, _x64
+from jaxdp import _answers, _checks, _chunks, _divergences, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Analytic, Method, Numerical, Renyi, check_method
 
@@ -90,6 +90,7 @@ def solve(
     bracket: tuple[ArrayLike, ArrayLike] | None = None,
     direction: _queries.Directions = "both",
     method: Method | None = None,
+    chunk: int | None = None,
 ) -> Solution:
     """Find the least noisy value > 0 for which build(value, *args) is (epsilon, delta)-DP.
 
@@ -109,6 +110,7 @@ def solve(
         default.
       direction: "remove", "add" or "both".
       method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Returns:
       A Solution; an infeasible target has status 1 and value nan, and its message says which
@@ -135,7 +137,8 @@ def solve(
         low,
         high,
         rounding=ROUNDING,
-        chunk=default_chunk(build, tuple(args), method),
+        chunk=default_chunk(build, tuple(args), method, chunk),
+        quick=True,
         build=build,
         direction=direction,
         bounded=bracket is not None,
@@ -171,16 +174,19 @@ def check_bracket(
 
 
 def default_chunk(
-    build: Callable[..., Mechanism], args: tuple[Any, ...], method: Method | None
+    build: Callable[..., Mechanism],
+    args: tuple[Any, ...],
+    method: Method | None,
+    chunk: int | None = None,
 ) -> int:
-    """How many targets to calibrate at a time, from what build builds."""
-    chunks = []
+    """How many targets to calibrate at a time, from what build builds: `chunk`, if it is given."""
+    chunks, known = [], args
     if not callable(build):
         raise TypeError(f"build must be a function to a mechanism, got {_checks.shown(build)}")
 
     def probe(value: jax.Array, args: tuple[Any, ...]) -> jax.Array:
         m = _require_mechanism(build(value, *args))
-        chunks.append(_queries.chunk_of(m, method) or _CHUNK)
+        chunks.append(_chunks.chunk_of(m, method, known, chunk) or _CHUNK)
         return value
 
     jax.eval_shape(probe, 1.0, args)

@@ -36,6 +36,7 @@ def solve_integer(
     bracket: tuple[int, int] = (1, 2**20),
     direction: _queries.Directions = "both",
     method: Method | None = None,
+    chunk: int | None = None,
 ) -> Solution:
     """Find the least private integer for which build(integer, *args) is (epsilon, delta)-DP.
 
@@ -52,7 +53,7 @@ def solve_integer(
       args: PyTrees of real arrays that broadcast against the targets.
       bracket: (low, high), known integers, 1 <= low < high <= 2^53.
       direction: "remove", "add" or "both".
-      method: as for the queries.
+      method, chunk: as for the queries.
 
     Returns:
       A Solution: status 0 at a boundary; 1 and value nan if neither end of the bracket will do; 2
@@ -87,7 +88,8 @@ def solve_integer(
         float(low),
         float(high),
         rounding=("nearest", "up", "up", "nearest"),
-        chunk=default_chunk(build, tuple(args), method),
+        chunk=default_chunk(build, tuple(args), method, chunk),
+        quick=True,
         differentiable=False,
         build=build,
         direction=direction,

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _answers, _checks, _divergences, _law, _numerical, _x64
+from jaxdp import _checks, _chunks, _divergences, _law, _numerical, _x64
 from jaxdp import _privacy_loss_readings as readings
 from jaxdp._law import _allowances
 from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
@@ -178,6 +178,7 @@ def privacy_loss(
     direction: Direction = "remove",
     side: Literal["upper", "lower"] = "upper",
     grid_size: int | None = None,
+    chunk: int | None = None,
 ) -> PrivacyLoss:
     """The certified law of a mechanism's privacy loss, tight about the epsilon of a delta.
 
@@ -188,6 +189,7 @@ def privacy_loss(
         be read from either law; the other one less tightly at small delta.
       side: a law "upper" (its curve lies above the mechanism's) or "lower".
       grid_size: lattice points, a power of two; None takes 8192.
+      chunk: how many laws to compute at a time; by default what the device has memory for.
 
     Returns:
       A PrivacyLoss whose fields have the broadcast shape.
@@ -216,16 +218,17 @@ def privacy_loss(
             "shuffled reports have none; "
             "epsilon, delta and renyi answer for them"
         )
-    _answers.resolve(m, Numerical(grid_size))
+    size = Numerical(grid_size).grid_size or 8192
     fields = _x64.evaluate(
         _build,
         m,
         delta,
         rounding=_ROUNDING[side],
-        chunk=8,
+        chunk=_chunks.chunk_of(m, Numerical(size), delta, chunk),
+        quick=True,
         direction=direction,
         side=side,
-        size=grid_size or 8192,
+        size=size,
     )
     return PrivacyLoss(*fields, upper=side == "upper")
 

@@ -12,25 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _answers, _checks, _divergences, _tradeoff, _x64
+from jaxdp import _answers, _checks, _chunks, _divergences, _tradeoff, _x64
 from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
 from jaxdp._methods import Analytic, Method, Renyi, check_method
 
 Directions = Literal["remove", "add", "both"]
 _DIRECTIONS = ("remove", "add", "both")
-# Batch elements evaluated at a time (memory): an element of the engine holds arrays of its grid.
-_RENYI_CHUNK, _NUMERICAL_CHUNK = 1024, 8
-_AVERAGE_CHUNKS = (8, 256)  # quadratures of averages in the add direction; their power series
-
-
-def chunk_of(m: Mechanism, method: Method | None) -> int | None:
-    """How many batch elements to evaluate at a time, None for all."""
-    chosen = _answers.resolve(m, method)
-    if isinstance(chosen, Analytic):
-        return None
-    if isinstance(chosen, Renyi):
-        return _AVERAGE_CHUNKS[0] if _curve.has_average(m) else _RENYI_CHUNK
-    return _NUMERICAL_CHUNK
 
 
 def _query(
@@ -40,6 +27,7 @@ def _query(
     direction: str,
     method: Method | None,
     rounding: Any,
+    chunk: int | None,
 ) -> Any:
     require_mechanism("m", m)
     _checks.check_choice("direction", direction, _DIRECTIONS)
@@ -50,7 +38,8 @@ def _query(
         m,
         argument[1],
         rounding=rounding,
-        chunk=chunk_of(m, method),
+        chunk=_chunks.chunk_of(m, method, argument[1], chunk),
+        quick=True,
         direction=direction,
         method=method,
     )
@@ -62,6 +51,7 @@ def hockey_stick(
     *,
     direction: Directions = "both",
     method: Method | None = None,
+    chunk: int | None = None,
 ) -> jax.Array:
     r"""The hockey-stick divergence at e^epsilon.
 
@@ -74,6 +64,7 @@ def hockey_stick(
       epsilon: any real number, negative included. Any shape.
       direction: "remove" (with the record || without), "add" (without || with) or "both".
       method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Returns:
       Values in [0, 1], of the broadcast shape.
@@ -88,7 +79,7 @@ def hockey_stick(
       0.382925
     """
     argument = ("epsilon", epsilon, _checks.NOT_NAN)
-    return _query(_hockey_stick, m, argument, direction, method, "nearest")
+    return _query(_hockey_stick, m, argument, direction, method, "nearest", chunk)
 
 
 def _hockey_stick(m, epsilon, direction, method):
@@ -102,6 +93,7 @@ def log_delta(
     *,
     direction: Directions = "both",
     method: Method | None = None,
+    chunk: int | None = None,
 ) -> jax.Array:
     """Upper bound on log delta(epsilon), finite far below the smallest float32 or float64.
 
@@ -112,6 +104,7 @@ def log_delta(
       epsilon: any real number. Any shape.
       direction: "remove", "add" or "both".
       method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Raises:
       ValueError: for nan epsilon, an unknown direction or a method that cannot answer.
@@ -123,7 +116,7 @@ def log_delta(
       -1233.869
     """
     argument = ("epsilon", epsilon, _checks.NOT_NAN)
-    return _query(_answers.log_delta, m, argument, direction, method, "up")
+    return _query(_answers.log_delta, m, argument, direction, method, "up", chunk)
 
 
 def delta(
@@ -132,6 +125,7 @@ def delta(
     *,
     direction: Directions = "both",
     method: Method | None = None,
+    chunk: int | None = None,
 ) -> jax.Array:
     """Upper bound on delta at epsilon, within 1e-12 (relative) of the truth where that is exact.
 
@@ -140,6 +134,7 @@ def delta(
       epsilon: any real number. Any shape.
       direction: "remove", "add" or "both".
       method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Raises:
       ValueError: for nan epsilon, an unknown direction or a method that cannot answer.
@@ -151,7 +146,7 @@ def delta(
       0.221199
     """
     argument = ("epsilon", epsilon, _checks.NOT_NAN)
-    return _query(_answers.delta, m, argument, direction, method, "up")
+    return _query(_answers.delta, m, argument, direction, method, "up", chunk)
 
 
 def delta_bounds(
@@ -160,6 +155,7 @@ def delta_bounds(
     *,
     direction: Directions = "both",
     method: Method | None = None,
+    chunk: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Certified (lower, upper) bounds on delta at epsilon; the truth lies between.
 
@@ -169,6 +165,7 @@ def delta_bounds(
       direction: "remove", "add" or "both".
       method: Analytic(), Renyi() (whose lower bound is 0) or Numerical(); the closed form, else
         the engine, by default.
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Raises:
       ValueError: for nan epsilon, an unknown direction or a method that cannot answer.
@@ -182,7 +179,7 @@ def delta_bounds(
       True
     """
     argument = ("epsilon", epsilon, _checks.NOT_NAN)
-    return _query(_delta_bounds, m, argument, direction, method, ("down", "up"))
+    return _query(_delta_bounds, m, argument, direction, method, ("down", "up"), chunk)
 
 
 def _delta_bounds(m, epsilon, direction, method):
@@ -196,6 +193,7 @@ def epsilon(
     *,
     direction: Directions = "both",
     method: Method | None = None,
+    chunk: int | None = None,
 ) -> jax.Array:
     """Upper bound on the least epsilon >= 0 at which m is (epsilon, delta)-DP.
 
@@ -211,6 +209,7 @@ def epsilon(
       delta: in [0, 1). Any shape.
       direction: "remove", "add" or "both".
       method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Raises:
       ValueError: for delta outside [0, 1), an unknown direction or a method that cannot answer.
@@ -225,7 +224,9 @@ def epsilon(
     argument = ("delta", delta, _checks.DELTA)
     known = _checks.concrete("delta", delta)
     pure = known is not None and not known.any()
-    return _query(_pure_epsilon if pure else scalar_epsilon, m, argument, direction, method, "up")
+    return _query(
+        _pure_epsilon if pure else scalar_epsilon, m, argument, direction, method, "up", chunk
+    )
 
 
 def _pure_epsilon(m, delta, direction, method):  # no curve to search, no engine to compile
@@ -244,6 +245,7 @@ def epsilon_bounds(
     *,
     direction: Directions = "both",
     method: Method | None = None,
+    chunk: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Certified (lower, upper) bounds on the least epsilon >= 0 at delta; the truth lies between.
 
@@ -253,6 +255,7 @@ def epsilon_bounds(
       direction: "remove", "add" or "both".
       method: Analytic(), Renyi() (whose lower bound is 0) or Numerical(); the closed form, else
         the engine, by default.
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Raises:
       ValueError: for delta outside [0, 1), an unknown direction or a method that cannot answer.
@@ -266,14 +269,20 @@ def epsilon_bounds(
       True
     """
     argument = ("delta", delta, _checks.DELTA)
-    return _query(_epsilon_bounds, m, argument, direction, method, ("down", "up"))
+    return _query(_epsilon_bounds, m, argument, direction, method, ("down", "up"), chunk)
 
 
 def _epsilon_bounds(m, delta, direction, method):
     return _answers.epsilons(m, delta, direction, method, (-1, 1))
 
 
-def renyi(m: Mechanism, alpha: ArrayLike, *, direction: Directions = "both") -> jax.Array:
+def renyi(
+    m: Mechanism,
+    alpha: ArrayLike,
+    *,
+    direction: Directions = "both",
+    chunk: int | None = None,
+) -> jax.Array:
     r"""The Rényi divergence of order alpha, for every real order >= 1.
 
     :math:`R_\alpha(P\|Q) = \log E_Q[X^\alpha]/(\alpha - 1)` for remove, P and Q swapped for add;
@@ -286,6 +295,7 @@ def renyi(m: Mechanism, alpha: ArrayLike, *, direction: Directions = "both") -> 
       m: a mechanism; its parameters broadcast against alpha.
       alpha: order in [1, inf]. Any shape.
       direction: "remove", "add" or "both".
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Raises:
       ValueError: for alpha below 1 or nan, or an unknown direction. TypeError: if m is no
@@ -299,16 +309,15 @@ def renyi(m: Mechanism, alpha: ArrayLike, *, direction: Directions = "both") -> 
     require_mechanism("m", m)
     _checks.check_choice("direction", direction, _DIRECTIONS)
     _checks.check("alpha", alpha, _checks.ORDER)
+    chunk = _chunks.chunk_of_orders(m, direction, alpha, chunk)
+    options: Any = {"rounding": "up", "chunk": chunk, "quick": True, "direction": direction}
     if not _curve.has_average(m):
-        return _x64.evaluate(
-            _answers.renyi, m, alpha, rounding="up", chunk=_RENYI_CHUNK, direction=direction
-        )
-    options: Any = {"direction": direction, "largest": _curve.largest_order(alpha)}
-    chunk = _AVERAGE_CHUNKS[direction == "remove"]
+        return _x64.evaluate(_answers.renyi, m, alpha, **options)
+    options["largest"] = _curve.largest_order(alpha)
     shared = _share_orders(m, alpha)
     if shared is None:
-        return _x64.evaluate(_answers.renyi, m, alpha, rounding="up", chunk=chunk, **options)
-    return _x64.evaluate(_answers.renyi_of_orders, *shared, rounding="up", chunk=chunk, **options)
+        return _x64.evaluate(_answers.renyi, m, alpha, **options)
+    return _x64.evaluate(_answers.renyi_of_orders, *shared, **options)
 
 
 def _share_orders(m: Mechanism, alpha: ArrayLike) -> tuple[Mechanism, _answers.Orders] | None:
@@ -320,7 +329,13 @@ def _share_orders(m: Mechanism, alpha: ArrayLike) -> tuple[Mechanism, _answers.O
     return rows, _answers.Orders(alpha if isinstance(alpha, jax.Array) else np.asarray(alpha))
 
 
-def tradeoff(m: Mechanism, fpr: ArrayLike, *, method: Method | None = None) -> jax.Array:
+def tradeoff(
+    m: Mechanism,
+    fpr: ArrayLike,
+    *,
+    method: Method | None = None,
+    chunk: int | None = None,
+) -> jax.Array:
     r"""Lower bound on the type II error of every test, at type I error fpr (Dong et al. 2022).
 
     :math:`T(\alpha) = \max_{g \ge 0} [1 - g\alpha - H_g]`, the smaller of both directions: what
@@ -331,6 +346,7 @@ def tradeoff(m: Mechanism, fpr: ArrayLike, *, method: Method | None = None) -> j
       m: a mechanism; its parameters broadcast against fpr.
       fpr: false positive rate in [0, 1]. Any shape.
       method: Analytic(), Renyi() or Numerical(); the closed form, else Rényi, by default.
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Raises:
       ValueError: for fpr outside [0, 1] or a method that cannot answer. TypeError: if m is no
@@ -345,17 +361,19 @@ def tradeoff(m: Mechanism, fpr: ArrayLike, *, method: Method | None = None) -> j
     check_method(method)
     _checks.check("fpr", fpr, _checks.PROBABILITY)
     chosen = Renyi() if method is None and not _curve.is_exact(m) else method
+    chunk = _chunks.chunk_of(m, chosen, fpr, chunk)
     return _x64.evaluate(
-        _tradeoff.tradeoff, m, fpr, rounding="down", chunk=chunk_of(m, chosen), method=chosen
+        _tradeoff.tradeoff, m, fpr, rounding="down", chunk=chunk, quick=True, method=chosen
     )
 
 
-def advantage(m: Mechanism, *, method: Method | None = None) -> jax.Array:
+def advantage(m: Mechanism, *, method: Method | None = None, chunk: int | None = None) -> jax.Array:
     """Upper bound on the attack advantage max(TPR - FPR): the total variation distance, delta(0).
 
     Args:
       m: a mechanism. The result has its parameters' broadcast shape.
       method: Analytic(), Renyi() or Numerical(); the closed form, else the engine, by default.
+      chunk: how many answers to compute at a time; by default what the device has memory for.
 
     Raises:
       ValueError: for a method that cannot answer. TypeError: if m is no mechanism.
@@ -365,4 +383,4 @@ def advantage(m: Mechanism, *, method: Method | None = None) -> jax.Array:
       >>> round(float(jaxdp.advantage(jaxdp.Gaussian(1.0))), 6)
       0.382925
     """
-    return delta(m, 0.0, method=method)
+    return delta(m, 0.0, method=method, chunk=chunk)

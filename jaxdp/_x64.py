@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from jaxdp import _special_subnormal
+from jaxdp import _devices, _special_subnormal
 
 Rounding = Literal["up", "down", "nearest"]
 
@@ -85,6 +85,7 @@ class _Job:
     dtype: Any
     chunk: int | None
     differentiable: bool
+    quick: bool = False
 
 
 def rounded(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
@@ -164,16 +165,58 @@ def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
 
 
 @functools.lru_cache(maxsize=512)
-def _compiled(job: _Job) -> Callable[..., tuple[jax.Array, ...]]:
-    return jax.jit(functools.partial(_compute, job))
+def _compiled(job: _Job) -> _devices.Program:
+    return _devices.Program(functools.partial(_compute, job), job.quick)
+
+
+def _run(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
+    """Run the job on concrete leaves, by the program that all calls with such leaves share."""
+    with jax.enable_x64(True):
+        return _compiled(job)(leaves, _batch_shape(leaves, job.core.core_ndims))
+
+
+class _Constant:
+    """A concrete leaf, equal to another one if it has the same bytes (if few, and on the host)."""
+
+    _MOST_BYTES = 2**16
+
+    def __init__(self, leaf: Any) -> None:
+        self.leaf = leaf
+        self._key: Hashable = self
+        small = leaf.nbytes <= self._MOST_BYTES
+        if small and _devices.is_on_host(leaf):
+            host = np.asarray(leaf)
+            kind = getattr(leaf, "aval", None)  # of a JAX array, with whether its type is weak
+            self._key = (kind, host.dtype, host.shape, host.tobytes())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Constant) or self._key is self or other._key is other:
+            return self is other
+        return self._key == other._key
+
+    def __hash__(self) -> int:
+        return id(self) if self._key is self else hash(self._key)
+
+
+@functools.lru_cache(maxsize=256)
+def _embedded(job: _Job, constants: tuple[_Constant | None, ...]) -> Callable[..., Any]:
+    """The job as a program of the traced leaves (None): calls within a program share its trace.
+
+    It keeps its constants to itself: a batched lax.cond batches loose ones.
+    """
+
+    def program(*arrays):
+        source = iter(arrays)
+        return _compute(job, [next(source) if c is None else c.leaf for c in constants])
+
+    return jax.jit(program)
 
 
 def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
     """Run the job on concrete leaves, or trace it as one custom-JVP call that batches itself."""
     traced = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.core.Tracer)]
     if not traced:
-        with jax.enable_x64(True):
-            return _compiled(job)(list(leaves))
+        return _run(job, leaves)
 
     def merge(arrays):
         full = list(leaves)
@@ -181,10 +224,12 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
             full[index] = value
         return full
 
+    program = _embedded(
+        job, tuple(None if i in traced else _Constant(x) for i, x in enumerate(leaves))
+    )
+
     @jax.custom_batching.custom_vmap
     def compute(*arrays):
-        # A program of its own, which keeps its constants: a batched lax.cond batches loose ones.
-        program = jax.jit(lambda *arrays: _compute(job, merge(arrays)))
         with jax.enable_x64(True):
             return program(*arrays)
 
@@ -199,7 +244,10 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
             x.reshape((size,) + (1,) * (max(ranks) - ranks[i]) + x.shape[1:]) if new else x
             for i, new, x in zip(traced, batched, arrays, strict=True)
         ]
-        outputs = compute(*arrays)
+        if any(isinstance(x, jax.core.Tracer) for x in arrays):
+            outputs = compute(*arrays)
+        else:
+            outputs = _run(job, merge(arrays))
         return outputs, (True,) * len(outputs)
 
     @jax.custom_jvp
@@ -211,7 +259,7 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
         live = [
             (index, tangent)
             for index, tangent in zip(traced, tangents, strict=True)
-            if not isinstance(tangent, SymbolicZero) and jnp.issubdtype(tangent.dtype, jnp.inexact)
+            if not isinstance(tangent, SymbolicZero) and _is_real(tangent)
         ]
         if not live:
             values = _dispatch(job, merge(primals))
@@ -234,7 +282,7 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
                 inner = partial.shape[partial.ndim - core_ndim :]
                 # (batch, 1 for each axis of one output, the axes of one input)
                 ones = (1,) * (value.ndim - len(batch))
-                tangent = jnp.broadcast_to(tangent.astype(value.dtype), (*batch, *inner))
+                tangent = jnp.broadcast_to(jnp.asarray(tangent, value.dtype), (*batch, *inner))
                 tangent = tangent.reshape((*batch, *ones, *inner))
                 axes = tuple(range(partial.ndim - core_ndim, partial.ndim))
                 total = total + jnp.sum(partial * tangent, axis=axes)
@@ -242,6 +290,10 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
         return values, tuple(outputs)
 
     return call(*(leaves[i] for i in traced))
+
+
+def _is_real(tangent: Any) -> bool:
+    return isinstance(tangent, float) or jnp.issubdtype(tangent.dtype, jnp.inexact)
 
 
 def _exact(leaf: Any) -> Any:
@@ -279,6 +331,7 @@ def evaluate(
     rounding: Rounding | tuple[Rounding, ...] = "nearest",
     chunk: int | None = None,
     differentiable: bool = True,
+    quick: bool = False,
     **options: Hashable,
 ) -> Any:
     """Evaluate a float64 scalar function elementwise over broadcast argument PyTrees.
@@ -292,6 +345,8 @@ def evaluate(
       rounding: how each output goes to 32 bits: "up" for upper bounds, "down" for lower ones.
       chunk: evaluate at most this many batch elements at a time (bounds memory).
       differentiable: if False, taking a derivative raises TypeError instead of being wrong.
+      quick: on a CPU the first concrete evaluations are compiled quickly and run slowly (see
+        `_devices`): for functions that compile for seconds and run for milliseconds.
       **options: static keyword arguments of the function.
 
     Returns:
@@ -304,7 +359,8 @@ def evaluate(
     core = _Core(function, tuple(sorted(options.items())), treedef, tuple(_core_ranks(args)))
     dtype = jnp.dtype(jnp.float64 if jax.config.jax_enable_x64 else jnp.float32)
     single = isinstance(rounding, str)
-    job = _Job(core, (rounding,) if single else tuple(rounding), dtype, chunk, differentiable)
+    modes = (rounding,) if single else tuple(rounding)
+    job = _Job(core, modes, dtype, chunk, differentiable, quick)
     outputs = _dispatch(job, leaves)
     return outputs[0] if single else outputs
 

@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 FLOORS = {
     "jaxdp._x64": 0,
     "jaxdp._checks": 0,
+    "jaxdp._devices": 0,
     "jaxdp._special": 0,
     "jaxdp._roots": 0,
     "jaxdp._rounding": 0,
@@ -31,6 +32,7 @@ FLOORS = {
     "jaxdp._methods": 4,
     "jaxdp._numerical": 4,
     "jaxdp._answers": 4,
+    "jaxdp._chunks": 4,
     "jaxdp._tradeoff": 4,
     "jaxdp._amplification": 4,
     "jaxdp._allocation": 4,
@@ -42,7 +44,7 @@ FLOORS = {
 FACADES = {"jaxdp", "calibrate"}
 # What the library may use beyond the standard library; the command line, these as well.
 LIBRARY = {"jax", "numpy", "optax"}
-CLI_ONLY = {"typer", "rich", "pyarrow", "matplotlib"}
+CLI_ONLY = {"typer", "rich", "pyarrow", "matplotlib", "platformdirs"}
 INTEROP_ONLY = {"dp_accounting"}
 
 

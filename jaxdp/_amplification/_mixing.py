@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _answers, _checks, _divergences, _queries, _x64
+from jaxdp import _answers, _checks, _chunks, _divergences, _queries, _x64
 from jaxdp._mechanisms import Mechanism, mechanism, require_mechanism
 
 _UP = 1.0 + 16.0 * _divergences.SLACK  # covers the rounding of the few operations below
@@ -347,7 +347,8 @@ def delta_after_mixing(
         epsilon,
         condition,
         rounding="up",
-        chunk=_queries.chunk_of(m, None),
+        chunk=_chunks.chunk_of(m, None, epsilon),
+        quick=True,
         direction=direction,
     )
 

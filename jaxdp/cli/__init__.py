@@ -1,12 +1,12 @@
 """The command line, `jaxdp`: single settings, calibration, and audits of whole tables.
 
-Needs the extra `cli` (typer, rich, pyarrow). Results shown are rounded to the safe side: an
-epsilon, a delta or a noise scale on screen is never smaller than the certified one.
+Needs the extra `cli` (typer, rich, pyarrow, platformdirs). Results shown are rounded to the safe
+side: an epsilon, a delta or a noise scale on screen is never smaller than the certified one.
 """
 
 import sys
 
-_EXTRA = {"pyarrow", "rich", "typer"}
+_EXTRA = {"platformdirs", "pyarrow", "rich", "typer"}
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import typer
 
 import calibrate as _calibrate
 import jaxdp
-from jaxdp.cli import _audit, _audit_view, _display, _table, _targets, _targets_view
+from jaxdp.cli import _audit, _audit_view, _cache, _display, _table, _targets, _targets_view
 from jaxdp.cli._display import InputError, round_up
 
 
@@ -92,12 +92,23 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
     ] = False,
+    no_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-cache",
+            help="Before the command: neither use nor keep compiled programs"
+            f" (in {_cache.folder()}, at most {_cache.MOST_BYTES >> 20} MB).",
+        ),
+    ] = False,
 ) -> None:
     """Certified differential-privacy accounting: every number shown is a valid bound."""
+    if not no_cache:
+        context.with_resource(_cache.kept_programs())
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _orders, _queries, _x64
+from jaxdp import _checks, _chunks, _orders, _queries, _x64
 from jaxdp._mechanisms import Composed, Mechanism, Repeated, require_mechanism
 from jaxdp._methods import Method, Numerical, check_method, known_orders
 from jaxdp.training import _counts, _moments, _words
@@ -359,7 +359,8 @@ def _fixed_epsilon(state: FixedAccountant, delta: ArrayLike) -> jax.Array:
             _Taken(state.counter),
             delta,
             rounding="up",
-            chunk=_queries.chunk_of(whole, state.method),
+            chunk=_chunks.chunk_of(whole, state.method, delta),
+            quick=True,
             lengths=state.lengths[:last],
             start=starts[last],
             method=state.method,

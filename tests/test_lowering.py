@@ -1,0 +1,120 @@
+"""Every query as a program for accelerators: what it may ask of them, without one at hand."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import calibrate
+import jaxdp
+
+PLATFORMS = ("cuda", "tpu")
+
+
+def sgd(sigma):
+    return jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), 0.01), 1000.0)
+
+
+def allocation(sigma):
+    return jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), 100)
+
+
+def plain(sigma):
+    return jaxdp.Repeated(jaxdp.Laplace(sigma), 30.0)
+
+
+# Steps that run one after the other, whatever the batch, and loops whose length the data decides:
+# today's, so that a change which adds some is seen. Fewer are better: lower them where they fall.
+QUERIES = {
+    "epsilon": (lambda s: jaxdp.epsilon(sgd(s), 1e-5), 109, 0),
+    "epsilon-exact": (lambda s: jaxdp.epsilon(jaxdp.Gaussian(s), 1e-5), 1, 1),
+    "epsilon-renyi": (lambda s: jaxdp.epsilon(plain(s), 1e-5, method=jaxdp.Renyi()), 8, 0),
+    "epsilon-allocation": (lambda s: jaxdp.epsilon(allocation(s), 1e-5), 598, 0),
+    "epsilon-bounds": (lambda s: jaxdp.epsilon_bounds(sgd(s), 1e-5), 317, 0),
+    "delta-bounds": (lambda s: jaxdp.delta_bounds(plain(s), 1.0), 330, 0),
+    "log-delta": (lambda s: jaxdp.log_delta(jaxdp.Laplace(s), 1.0), 0, 0),
+    "hockey-stick": (lambda s: jaxdp.hockey_stick(jaxdp.Gaussian(s), 1.0), 0, 0),
+    "renyi": (lambda s: jaxdp.renyi(sgd(s), 3.5), 64, 0),
+    "tradeoff": (lambda s: jaxdp.tradeoff(jaxdp.Gaussian(s), 0.1), 56, 0),
+    "advantage": (lambda s: jaxdp.advantage(plain(s)), 122, 0),
+    "law": (lambda s: jaxdp.privacy_loss(sgd(s)).epsilon(1e-5), 8361, 0),
+    "solve": (lambda e: calibrate.solve(jaxdp.Gaussian, epsilon=e, delta=1e-5).value, 2, 2),
+    "solve-numerical": (lambda e: calibrate.solve(sgd, epsilon=e, delta=1e-5).value, 257, 4),
+    "solve-integer": (
+        lambda e: (
+            calibrate.solve_integer(
+                lambda n: jaxdp.Repeated(jaxdp.Gaussian(10.0), n), epsilon=e, delta=1e-5
+            ).value
+        ),
+        1,
+        1,
+    ),
+}
+
+
+def sequential(jaxpr):
+    """(steps one after the other, loops of unknown length) of a program, each loop body once."""
+    steps, loops = 0, 0
+    for equation in jaxpr.eqns:
+        inner = [sequential(j) for j in _programs(equation.params)]
+        most = max((n for n, _ in inner), default=0)
+        unknown = sum(n for _, n in inner)
+        if equation.primitive.name == "scan":
+            most = equation.params["length"] * max(most, 1)
+        elif equation.primitive.name == "while":
+            most, unknown = max(most, 1), unknown + 1
+        elif equation.primitive.name != "cond":
+            most = sum(n for n, _ in inner)
+        steps, loops = steps + most, loops + unknown
+    return steps, loops
+
+
+def _programs(params):
+    for leaf in jax.tree.leaves(params, is_leaf=lambda x: hasattr(x, "eqns")):
+        program = getattr(leaf, "jaxpr", leaf)
+        if hasattr(program, "eqns"):
+            yield program
+
+
+def test_the_count_of_steps():
+    """Breaks when a nested loop, a branch or an inner program is not counted."""
+
+    def inner(x):
+        return jax.lax.fori_loop(0, 5, lambda _, c: jnp.sin(c), x)
+
+    def outer(x):
+        y = jax.lax.scan(lambda c, _: (jax.jit(inner)(c), None), x, None, 3)[0]
+        y = jax.lax.cond(y > 0.0, inner, lambda c: c, y)
+        return jax.lax.while_loop(lambda c: c < 9.0, lambda c: inner(c) + 1.0, y)
+
+    assert sequential(jax.make_jaxpr(outer)(1.0).jaxpr) == (3 * 5 + 5 + 5, 1)
+
+
+def host_calls(function):
+    """What a function, lowered for the accelerators, calls by name."""
+    exported = jax.export.export(jax.jit(function), platforms=PLATFORMS)
+    module = exported(jax.ShapeDtypeStruct((4,), jnp.float32)).mlir_module()
+    return re.findall(r"custom_call @([\w.]+)", module)
+
+
+def test_calls_are_found():
+    """Breaks when a callback, or a routine that is no XLA operation, is overlooked."""
+
+    def back(x):
+        return jax.pure_callback(np.sin, x, x)
+
+    with pytest.raises(NotImplementedError, match="callback"):  # the lowering itself refuses it
+        host_calls(back)
+    assert host_calls(lambda x: jnp.linalg.eigvalsh(x[:, None] * x))
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_query_lowers_for_accelerators(name):
+    """Breaks when a query calls back to the host, needs a library beside XLA, or grows loops."""
+    function, steps, loops = QUERIES[name]
+    assert host_calls(function) == []
+    found = sequential(jax.jit(function).trace(jnp.ones(4, jnp.float32)).jaxpr.jaxpr)
+    assert found[0] <= steps
+    assert found[1] <= loops
