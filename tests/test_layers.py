@@ -15,6 +15,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 FLOORS = {
     "jaxdp._x64": 0,
     "jaxdp._checks": 0,
+    "jaxdp._structure": 0,
     "jaxdp._special": 0,
     "jaxdp._roots": 0,
     "jaxdp._rounding": 0,

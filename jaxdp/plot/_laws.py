@@ -64,7 +64,8 @@ def loss_distribution(
     edges = _edges(losses)
     width = np.diff(edges)
     p, q = np.exp(log_mass) / width, np.exp(log_mass - losses) / width
-    floor = max(np.max(p), np.max(q)) * 10.0**-_DECADES
+    top = max(np.max(p), np.max(q))
+    floor = top * 10.0**-_DECADES
     ax = _axes.new(ax)
     names = ("with the record", "without the record")
     names = names if direction == "remove" else names[::-1]
@@ -100,7 +101,7 @@ def loss_distribution(
     if infinite > 0.0:
         label += f"  (it is ∞ with probability {infinite:.2g})"
     ax.set(yscale="log", xlabel=label, ylabel="density")
-    ax.set_ylim(bottom=floor)
+    ax.set_ylim(floor, 20.0 * top)
     ax.legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
     return ax
 
