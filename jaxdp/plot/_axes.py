@@ -20,7 +20,9 @@ def new(ax: Any, width: float = 6.4, height: float = 4.0) -> Any:
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
-        raise ImportError('jaxdp.plot needs matplotlib: pip install "jaxdp[plot]"') from error
+        raise ImportError(
+            'jaxdp.plot needs matplotlib: pip install "jaxdp-accounting[plot]"'
+        ) from error
     if ax is not None:
         return ax
     _, ax = plt.subplots(figsize=(width, height), layout="constrained")
