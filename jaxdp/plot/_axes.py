@@ -87,6 +87,7 @@ def labels(ax: Any, lines: Sequence[Any], texts: Sequence[str]) -> None:
             fontsize=size,
             color=line.get_color(),
             annotation_clip=False,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6},
         )
 
 
