@@ -2,6 +2,7 @@
 
 * `solve`: one parameter, the least noisy that meets (epsilon, delta), with implicit gradients;
   `solve_integer`: the fewest steps, or the most; `batch`: millions of targets, on all devices.
+* `dp_sgd`: the noise multiplier of a training, from records, batch size and epochs.
 * `minimize`: several parameters at once, under a loss; `schedule`: the noise of every step.
 * `ornstein_uhlenbeck`, `ornstein_uhlenbeck_renyi`, `gdl_decay`: single designs.
 
@@ -21,6 +22,7 @@ from calibrate._batch import batch as batch
 from calibrate._diffusion import ornstein_uhlenbeck as ornstein_uhlenbeck
 from calibrate._diffusion import ornstein_uhlenbeck_renyi as ornstein_uhlenbeck_renyi
 from calibrate._distributed import gdl_decay as gdl_decay
+from calibrate._dp_sgd import dp_sgd as dp_sgd
 from calibrate._minimize import Minimum as Minimum
 from calibrate._minimize import minimize as minimize
 from calibrate._schedule import LearnedSchedule as LearnedSchedule
@@ -36,6 +38,7 @@ __all__ = [
     "Solution",
     "Status",
     "Shortfall",
+    "dp_sgd",
     "solve_integer",
     "batch",
     "minimize",

@@ -1,7 +1,8 @@
 """jaxdp: the privacy of mechanisms in JAX, certified and differentiable.
 
 A mechanism is a PyTree of its parameters (`Gaussian`, `Laplace`, `DiscreteGaussian`, ...); others
-are made of it (`PoissonSampled`, `RandomAllocation`, `Repeated`, `Composed`, `Schedule`). Questions
+are made of it (`PoissonSampled`, `RandomAllocation`, `Repeated`, `Composed`, `Schedule`), and
+`dp_sgd` makes a training run. Questions
 are functions of a mechanism, broadcast over arrays, and work under jit, vmap and grad: `epsilon`,
 `delta`, `epsilon_bounds`, `tradeoff`, `renyi`, ... What they return is an upper bound on privacy
 loss, rounding included, and for the worse of adding and removing a record unless asked otherwise.
@@ -45,6 +46,7 @@ from jaxdp._amplification import dobrushin_epsilon as dobrushin_epsilon
 from jaxdp._amplification import dominates_gaussian as dominates_gaussian
 from jaxdp._amplification import kernel_power as kernel_power
 from jaxdp._amplification import mixing_coefficients as mixing_coefficients
+from jaxdp._builders import dp_sgd as dp_sgd
 from jaxdp._conversions import epsilon_delta_to_gdp as epsilon_delta_to_gdp
 from jaxdp._conversions import gdp_to_delta as gdp_to_delta
 from jaxdp._conversions import gdp_to_epsilon as gdp_to_epsilon
@@ -126,6 +128,7 @@ __all__ = [
     "RandomAllocation",
     "Shuffled",
     "replace_one",
+    "dp_sgd",
     # questions
     "epsilon",
     "epsilon_bounds",

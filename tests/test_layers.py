@@ -38,6 +38,7 @@ FLOORS = {
     "jaxdp.training": 5,
     "jaxdp.interop": 5,
     "jaxdp.plot": 5,
+    "jaxdp._builders": 5,
     "jaxdp.cli": 6,
 }
 # The façades re-export; only what lies outside their own package may import them.
