@@ -99,7 +99,7 @@ class GammaDifference(VarianceGamma):
     Args:
       beta: shape > 0. Any shape.
       scale: > 0; broadcasts against beta. The variance is 2 beta scale^2.
-      sensitivity: > 0, of one coordinate: the privacy is that of a single noisy number (see
+      sensitivity: > 0, of one coordinate: the privacy is that of one noisy number (see
         `sample`); broadcasts against beta.
 
     Raises:
@@ -138,7 +138,7 @@ class LaplaceSum(VarianceGamma):
     Args:
       count: integer n >= 1. Any shape.
       scale: of each variable, > 0; broadcasts against count. The variance is 2 n scale^2.
-      sensitivity: > 0, of one coordinate: the privacy is that of a single noisy number (see
+      sensitivity: > 0, of one coordinate: the privacy is that of one noisy number (see
         `sample`); broadcasts against count.
 
     Raises:

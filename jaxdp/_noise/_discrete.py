@@ -47,7 +47,7 @@ class DiscreteGaussian(SymmetricLattice):
 
     Args:
       sigma: > 0, the parameter (for sigma >= 1 nearly the standard deviation). Any shape.
-      sensitivity: integer >= 1, of one coordinate: the privacy is that of a single noisy number (see
+      sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
         `sample`); broadcasts against sigma.
 
     Raises:
@@ -109,7 +109,7 @@ class Skellam(SymmetricLattice):
 
     Args:
       variance: lambda > 0. Any shape.
-      sensitivity: integer >= 1, of one coordinate: the privacy is that of a single noisy number (see
+      sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
         `sample`); broadcasts against variance.
 
     Raises:
@@ -180,7 +180,7 @@ class DiscreteLaplace(SymmetricLattice):
 
     Args:
       a: decay rate > 0 (1/scale). Any shape.
-      sensitivity: integer >= 1, of one coordinate: the privacy is that of a single noisy number (see
+      sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
         `sample`); broadcasts against a.
 
     Raises:
@@ -246,7 +246,7 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
     Args:
       beta: shape > 0. Any shape.
       a: decay rate > 0; broadcasts against beta.
-      sensitivity: integer >= 1, of one coordinate: the privacy is that of a single noisy number (see
+      sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
         `sample`); broadcasts against beta.
 
     Raises:
