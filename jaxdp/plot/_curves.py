@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from jax.typing import ArrayLike
+from numpy.typing import ArrayLike
 
 from jaxdp import _checks, _queries
 from jaxdp._mechanisms import Mechanism, Repeated
@@ -123,7 +123,9 @@ def epsilon_over_steps(
         if not isinstance(m, Repeated):
             raise ValueError("steps must be given for a mechanism that is not a jaxdp.Repeated")
         most = float(m.count)
-        steps = np.unique(np.round(np.geomspace(1.0, most, _STEPS))) if most > 1.0 else [most]
+        steps = (
+            np.unique(np.round(np.geomspace(1.0, most, _STEPS))) if most > 1.0 else np.array([most])
+        )
         m = m.mechanism
     x = _points("steps", steps, _checks.POSITIVE)
     run = Repeated(m, x)
