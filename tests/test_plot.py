@@ -141,6 +141,19 @@ def test_loss_distribution_of_a_gaussian():
     assert marked == pytest.approx(float(jaxdp.epsilon(GAUSSIAN, 1e-3)), rel=1e-3)
 
 
+def test_extremes_are_drawn_or_refused():
+    for sigma in (1e-3, 1e6):
+        y = plot.profile(jaxdp.Gaussian(sigma)).lines[0].get_ydata()
+        assert y[-1] == pytest.approx(1e-10, rel=0.5)
+        assert 1e-10 < y[32] <= y[0]
+    loss, _, p, _ = _densities(plot.loss_distribution(jaxdp.Gaussian(1e6)))
+    assert p[64] == pytest.approx(norm.pdf(loss[64], 5e-13, 1e-6), rel=0.1)
+    loss, width, p, _ = _densities(plot.loss_distribution(jaxdp.Laplace(1e-3)))
+    assert np.sum(p * width) < 1e-3  # nearly all of it is at 1000
+    with pytest.raises(ValueError, match="nowhere between -600 and 600"):
+        plot.loss_distribution(jaxdp.Gaussian(1e-3))
+
+
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_loss_distribution_of_two_outputs(direction):
     """Both atoms, where they are the ends of the loss, with their probabilities."""

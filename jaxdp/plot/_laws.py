@@ -11,6 +11,7 @@ from jaxdp._methods import Method
 from jaxdp.plot import _axes, _sample
 
 _LEAST_TAIL = 1e-9  # of the losses that are drawn
+_LARGEST = 600.0  # e^loss is a double
 _DECADES = 10.0  # below the largest density
 
 
@@ -27,8 +28,8 @@ def loss_distribution(
     P and Q are the output's laws with the record and without it ("remove"), or the other way round
     ("add"). Their densities are those of the pair whose curve joins the certified values of
     :math:`H_g` at 129 values of g by chords (Doroshenko et al. 2022): above the mechanism's, and an
-    atom of the loss is spread over its neighbours among them. Shaded are the losses beyond the
-    epsilon at which the mechanism is (epsilon, delta)-DP.
+    atom of the loss is spread over its neighbours among them. Losses beyond 600 are left out.
+    Shaded are the losses beyond the epsilon at which the mechanism is (epsilon, delta)-DP.
 
     Args:
       m: one mechanism.
@@ -41,9 +42,9 @@ def loss_distribution(
       The Axes; its vertical axis is logarithmic.
 
     Raises:
-      ValueError: for a batch of mechanisms, a delta outside its domain, another direction or a
-        method that cannot answer. TypeError: if m is no mechanism. ImportError: without
-        matplotlib.
+      ValueError: for a batch of mechanisms, a delta outside its domain, another direction, a
+        method that cannot answer, or a loss that is always beyond 600. TypeError: if m is no
+        mechanism. ImportError: without matplotlib.
 
     Example:
       >>> import jaxdp, jaxdp.plot
@@ -65,6 +66,8 @@ def loss_distribution(
     width = np.diff(edges)
     p, q = np.exp(log_mass) / width, np.exp(log_mass - losses) / width
     top = max(np.max(p), np.max(q))
+    if not top > 0.0:
+        raise ValueError(f"m: the privacy loss is nowhere between -{_LARGEST:g} and {_LARGEST:g}")
     floor = top * 10.0**-_DECADES
     ax = _axes.new(ax)
     names = ("with the record", "without the record")
@@ -168,7 +171,7 @@ def _half(m: Mechanism, direction: str, method: Method | None) -> tuple[np.ndarr
     def log_curve(epsilon: np.ndarray) -> np.ndarray:
         return _sample.log_delta(m, epsilon, direction, method)
 
-    end = _sample.reach(log_curve, _LEAST_TAIL, largest)
+    end = min(_sample.reach(log_curve, _LEAST_TAIL, largest), _LARGEST)
     losses = np.linspace(0.0, end, _sample.POINTS)
     return losses, log_curve(losses)
 

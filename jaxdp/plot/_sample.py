@@ -11,7 +11,8 @@ from jaxdp._mechanisms import Mechanism, require_mechanism
 from jaxdp._methods import Method
 
 POINTS = 65  # one number for all pictures of a mechanism, so that they share programs
-_SCAN = np.concatenate([[0.0], np.geomspace(1e-4, 1e4, POINTS - 1)])
+_SCAN = np.concatenate([[0.0], np.geomspace(1e-9, 1e7, POINTS - 1)])
+_LEAST_REACH = 1e-12
 
 
 def one(m: Mechanism) -> Mechanism:
@@ -49,13 +50,13 @@ def reach(log_curve: Callable[[np.ndarray], np.ndarray], least: float, largest: 
       least: delta > 0.
       largest: the largest loss; may be inf.
     """
-    found = 1e-3
+    found = 0.0
     target = np.log(least)
     points = np.minimum(_SCAN, largest)
-    for _ in range(2):  # the second time, between the two points next to it
+    for _ in range(3):  # from the second time on, between the two points next to it
         values = log_curve(points)
         target = max(target, np.min(values) + 1e-3)
         last = int(np.flatnonzero(values <= target)[0])
         found = float(points[last])
         points = np.linspace(points[max(last - 1, 0)], points[last], POINTS)
-    return min(max(found, 1e-3), largest)
+    return min(max(found, _LEAST_REACH), largest)
