@@ -3,7 +3,8 @@
 Two mechanisms are equal if they are of one class and their parameters have the same shapes and
 values (1, 1.0 and a float32 1.0 alike). Parameters that are traced have no values yet: a mechanism
 that holds some is equal to itself alone, so that nothing here stands in the way of a
-transformation.
+transformation. (NumPy arrays are held as they were given: one that is changed in place changes its
+mechanism, and the hash.)
 """
 
 import dataclasses
@@ -35,6 +36,8 @@ def key(value: Any) -> Hashable:
     if callable(value):
         return value
     try:
+        if np.iscomplexobj(value):
+            raise NoValueError
         array = np.asarray(value, np.float64) + 0.0  # of two zeros, one
     except (TypeError, ValueError, RuntimeError) as error:
         raise NoValueError from error
@@ -58,7 +61,8 @@ def compact(value: Any) -> str:
         array = np.asarray(value)
     except RuntimeError:  # deleted, or not on this host
         return repr(value)
-    if not (np.issubdtype(array.dtype, np.number) and array.size):
+    real = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
+    if not (real and array.size):
         return repr(value)
     if not array.ndim:
         return _number(array[()])

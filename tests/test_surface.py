@@ -59,8 +59,13 @@ def test_reprs_never_stand_in_the_way_of_a_transformation():
     shown = []
     jax.jit(lambda s: shown.append(repr(jaxdp.Gaussian(s))) or s)(1.0)
     assert shown == ["Gaussian(sigma=traced float32[])"]
-    for leaf in (object(), None, jax.ShapeDtypeStruct((2,), jnp.float32), np.zeros(0)):
-        assert repr(jax.tree.map(lambda _, leaf=leaf: leaf, GAUSSIAN)).startswith("Gaussian(")
+    solution = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5)
+    law = jaxdp.privacy_loss(jaxdp.Gaussian(1.0))
+    odd = (object(), None, jax.ShapeDtypeStruct((2,), jnp.float32), np.zeros(0), 1j * np.ones(9))
+    for leaf in odd:
+        for whole in (GAUSSIAN, solution, law):
+            shown = repr(jax.tree.map(lambda _, leaf=leaf: leaf, whole))
+            assert shown.startswith(f"{type(whole).__name__}(")
 
 
 def test_a_solution_and_a_law_say_what_they_are():
