@@ -1,7 +1,5 @@
 """One-parameter calibration: the least noisy value that meets an (epsilon, delta) target."""
 
-import dataclasses
-import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from calibrate._shortfall import Shortfall, shortfall
+from calibrate._shortfall import shortfall
+from calibrate._solution import Solution, Status
 from jaxdp import _answers, _checks, _chunks, _divergences, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Analytic, Method, Numerical, Renyi, check_method
@@ -26,59 +25,6 @@ _MARGINS = {Analytic: 1e-11, Renyi: 1e-11, Numerical: 2e-5}
 _PROBES, _PROBE_BITS = 24, 5
 _PROBE_RUN = 0.05
 _CHUNK = 16384  # targets at a time where the curve is a closed form
-
-
-class Status(enum.IntEnum):
-    """What came of a calibration."""
-
-    SOLVED = 0
-    INFEASIBLE = 1
-    SLACK = 2
-    INVALID = 3
-
-    @property
-    def message(self) -> str:
-        """The status as a sentence."""
-        return _MESSAGES[self]
-
-
-_MESSAGES = {
-    Status.SOLVED: "The value meets the target and is at the boundary of doing so.",
-    Status.INFEASIBLE: "No value in the bracket meets the target: relax epsilon or delta.",
-    Status.SLACK: "The least noisy end of the bracket already meets the target.",
-    Status.INVALID: "A target is outside its domain: epsilon >= 0, delta in [0, 1), a bracket > 0.",
-}
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Solution:
-    """A calibrated parameter and the guarantee that it was certified to give.
-
-    Attributes:
-      value: the parameter, rounded to the side of more privacy; nan unless status is 0 or 2.
-      epsilon: the target epsilon; the built mechanism is (epsilon, delta)-DP.
-      delta: certified upper bound on the built mechanism's delta at epsilon, <= the target.
-      status: `calibrate.Status` as int32.
-      shortfall: what the infeasible targets miss, in which direction (`calibrate.Shortfall`); None
-        where there are none, and under a transformation.
-    """
-
-    value: jax.Array
-    epsilon: jax.Array
-    delta: jax.Array
-    status: jax.Array
-    shortfall: Shortfall | None = None
-
-    @property
-    def message(self) -> Any:
-        """The status as a sentence; an array of sentences for a batch."""
-        status = np.asarray(self.status)
-        sentences = np.empty(status.shape, object)
-        for row in np.ndindex(status.shape):
-            more = "" if self.shortfall is None else self.shortfall.sentence(row)
-            sentences[row] = f"{Status(int(status[row])).message} {more}".strip()
-        return sentences.item() if sentences.ndim == 0 else sentences
 
 
 def solve(

@@ -9,7 +9,7 @@ the questions they leave open:
 * whether the difference of two Gamma variables is a pure-DP mechanism.
 
 Run: python examples/distributed_noise_figures.py [--quick] [--output DIRECTORY]
-(needs matplotlib: pip install "jaxdp[plot]")
+(needs matplotlib: pip install "jaxdp-accounting[plot]")
 """
 
 import argparse

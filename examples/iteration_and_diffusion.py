@@ -10,7 +10,7 @@
 3. records.{csv,png}: a logistic regression trained by noisy projected SGD on real data
    (scikit-learn's bundled breast cancer data), with the privacy of every single record.
 
-Needs matplotlib and scikit-learn: pip install "jaxdp[plot]" scikit-learn
+Needs matplotlib and scikit-learn: pip install "jaxdp-accounting[plot]" scikit-learn
 """
 
 import argparse

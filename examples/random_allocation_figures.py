@@ -10,7 +10,7 @@ adds the numerical bound of random allocation, which the paper does not have:
 The full figures are for the worse direction; --quick has fewer points, of the remove direction.
 
 Run: python examples/random_allocation_figures.py [--quick] [--output DIRECTORY]
-(needs matplotlib: pip install "jaxdp[plot]")
+(needs matplotlib: pip install "jaxdp-accounting[plot]")
 """
 
 import argparse

@@ -1,4 +1,25 @@
-"""jaxdp: a JAX-native, differentiable, certified accountant for differential privacy."""
+"""jaxdp: the privacy of mechanisms in JAX, certified and differentiable.
+
+A mechanism is a PyTree of its parameters (`Gaussian`, `Laplace`, `DiscreteGaussian`, ...); others
+are made of it (`PoissonSampled`, `RandomAllocation`, `Repeated`, `Composed`, `Schedule`), and
+`dp_sgd` makes a training run. Questions
+are functions of a mechanism, broadcast over arrays, and work under jit, vmap and grad: `epsilon`,
+`delta`, `epsilon_bounds`, `tradeoff`, `renyi`, ... What they return is an upper bound on privacy
+loss, rounding included, and for the worse of adding and removing a record unless asked otherwise.
+
+Beside them: the package `calibrate` (parameters from targets), `jaxdp.training` (accounting inside
+training loops), `jaxdp.plot` (pictures), `jaxdp.interop` (dp_accounting's events), and the command
+`jaxdp`.
+
+Example:
+  >>> import jaxdp
+  >>> step = jaxdp.PoissonSampled(jaxdp.Gaussian(sigma=1.0), sampling_probability=0.01)
+  >>> run = jaxdp.Repeated(step, 1000)
+  >>> run
+  Repeated(mechanism=PoissonSampled(mechanism=Gaussian(sigma=1.0), ...), count=1000)
+  >>> 1.828237 <= float(jaxdp.epsilon(run, delta=1e-5)) < 1.8301  # the truth is 1.828237
+  True
+"""
 
 from jaxdp._allocation import Estimate as Estimate
 from jaxdp._allocation import RandomAllocation as RandomAllocation
@@ -25,6 +46,7 @@ from jaxdp._amplification import dobrushin_epsilon as dobrushin_epsilon
 from jaxdp._amplification import dominates_gaussian as dominates_gaussian
 from jaxdp._amplification import kernel_power as kernel_power
 from jaxdp._amplification import mixing_coefficients as mixing_coefficients
+from jaxdp._builders import dp_sgd as dp_sgd
 from jaxdp._conversions import epsilon_delta_to_gdp as epsilon_delta_to_gdp
 from jaxdp._conversions import gdp_to_delta as gdp_to_delta
 from jaxdp._conversions import gdp_to_epsilon as gdp_to_epsilon
@@ -79,3 +101,90 @@ from jaxdp._queries import renyi as renyi
 from jaxdp._queries import tradeoff as tradeoff
 
 __version__ = "0.1.0"
+
+__all__ = [
+    # mechanisms and what is made of them
+    "Mechanism",
+    "Gaussian",
+    "Laplace",
+    "RandomizedResponse",
+    "ApproximateDP",
+    "Brownian",
+    "OrnsteinUhlenbeck",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "Skellam",
+    "NegativeBinomial",
+    "GeneralizedDiscreteLaplace",
+    "GammaDifference",
+    "LaplaceSum",
+    "PartialNoise",
+    "FinitePair",
+    "PostProcessed",
+    "Composed",
+    "Repeated",
+    "Schedule",
+    "PoissonSampled",
+    "RandomAllocation",
+    "Shuffled",
+    "replace_one",
+    "dp_sgd",
+    # questions
+    "epsilon",
+    "epsilon_bounds",
+    "delta",
+    "delta_bounds",
+    "log_delta",
+    "hockey_stick",
+    "renyi",
+    "tradeoff",
+    "advantage",
+    "privacy_loss",
+    "PrivacyLoss",
+    "estimate_delta",
+    "Estimate",
+    # how they are answered
+    "Analytic",
+    "Numerical",
+    "Renyi",
+    "Decomposition",
+    "PosteriorSampling",
+    # from one notion of privacy to another
+    "renyi_to_epsilon",
+    "renyi_to_delta",
+    "renyi_to_zcdp",
+    "zcdp_to_renyi",
+    "zcdp_to_epsilon",
+    "zcdp_to_delta",
+    "gdp_to_delta",
+    "gdp_to_epsilon",
+    "epsilon_delta_to_gdp",
+    "pure_to_renyi",
+    "pure_to_zcdp",
+    "pure_to_delta",
+    # amplification by mixing, iteration and diffusion
+    "amplify_by_mixing",
+    "delta_after_mixing",
+    "mixing_coefficients",
+    "kernel_power",
+    "dobrushin_epsilon",
+    "Dobrushin",
+    "Doeblin",
+    "UltraMixing",
+    "MixingCoefficients",
+    "PrivacyPair",
+    "coupling_bound",
+    "NoisyIteration",
+    "ConstantNoisyIteration",
+    "LaplaceIteration",
+    "NoisyProjectedSGD",
+    "Diffusion",
+    "IntrinsicSensitivity",
+    "HierarchicalRelease",
+    "dominates_gaussian",
+    # shared and repeated noise
+    "noise_share",
+    "gdl_epsilon_floor",
+    "skellam_renyi_bound",
+    "repeated_noise_renyi",
+]

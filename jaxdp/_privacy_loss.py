@@ -16,9 +16,10 @@ from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _chunks, _divergences, _law, _numerical, _x64
+from jaxdp import _checks, _chunks, _divergences, _law, _numerical, _structure, _x64
 from jaxdp import _privacy_loss_readings as readings
 from jaxdp._law import _allowances
 from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
@@ -30,7 +31,7 @@ _DIRECTIONS = ("remove", "add")
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class PrivacyLoss:
     """A law of X = dP/dQ on a log-uniform grid, above or below that of a mechanism.
 
@@ -72,6 +73,18 @@ class PrivacyLoss:
     reversed: bool = dataclasses.field(default=False, metadata={"static": True})
 
     _core_ndims: ClassVar = {"log_mass": 1}
+
+    def __repr__(self) -> str:
+        start, spacing, centre = (
+            _structure.compact(x) for x in (self.start, self.spacing, self.centre)
+        )
+        count = np.shape(self.log_mass)[-1] if np.ndim(self.log_mass) else 0
+        side = "above" if self.upper else "below"
+        swapped = ", P and Q swapped" if self.reversed else ""
+        return (
+            f"PrivacyLoss({side} the mechanism's, accurate about epsilon {centre}: {count} losses "
+            f"from {start} on, {spacing} apart{swapped})"
+        )
 
     @property
     def loss(self) -> jax.Array:

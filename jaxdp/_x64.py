@@ -325,6 +325,11 @@ def _core_ranks(node: Any) -> list[int]:
     return ranks
 
 
+def batch_shape(node: Any) -> tuple[int, ...]:
+    """The batch shape that the leaves of a PyTree broadcast to; () for one evaluation."""
+    return _batch_shape(jax.tree.leaves(node), _core_ranks(node))
+
+
 def evaluate(
     function: Callable[..., Any],
     *args: Any,

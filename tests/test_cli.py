@@ -179,5 +179,5 @@ def test_without_its_extra_the_command_says_what_to_install(missing):
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
     )
     assert done.returncode == 1
-    assert f"The command line needs {missing}: pip install 'jaxdp[cli]'" in done.stderr
+    assert f"The command line needs {missing}: pip install 'jaxdp-accounting[cli]'" in done.stderr
     assert "Traceback" not in done.stderr

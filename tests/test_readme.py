@@ -12,10 +12,16 @@ from jaxdp.cli._app import app
 README = (pathlib.Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
-def test_library_example_runs_and_says_the_truth(capsys):
-    (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+def _run(index):
+    """What one of the README's examples leaves behind."""
+    code = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[index]
     found = {}
     exec(compile(code, "README.md", "exec"), found)
+    return found
+
+
+def test_library_example_runs_and_says_the_truth(capsys):
+    found = _run(0)
     assert 1.8282 < float(found["epsilon"]) < 2.3  # the least epsilon is 1.828237
     assert found["deltas"].shape == (2,)
     assert float(found["deltas"][0]) == pytest.approx(0.1269367, rel=1e-5)
@@ -29,6 +35,18 @@ def test_library_example_runs_and_says_the_truth(capsys):
     assert str(found["solution"].message[0]) in capsys.readouterr().out
     ratio = float(found["best"].value["b"] / found["best"].value["a"])
     assert ratio == pytest.approx(3**0.25, rel=1e-3)
+
+
+def test_optax_drives_epsilon_to_its_optimum():
+    """By symmetry both sigmas are equal; the loss of one sigma is searched on a grid."""
+    found = _run(1)
+    sigma = np.exp([float(found["p"]["a"]), float(found["p"]["b"])])
+    assert sigma[0] == pytest.approx(sigma[1], rel=1e-2)
+    with jax.enable_x64(True):
+        grid = np.geomspace(1.0, 4.0, 2001)
+        losses = np.asarray(jaxdp.epsilon(jaxdp.Gaussian(grid / 2**0.5), 1e-5)) + 0.2 * grid**2
+    assert float(found["value"]) == pytest.approx(losses.min(), rel=1e-4)
+    assert sigma.mean() == pytest.approx(grid[losses.argmin()], rel=1e-2)
 
 
 def _exists(name):

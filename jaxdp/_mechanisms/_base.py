@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _checks
+from jaxdp import _checks, _structure
 
 Direction = Literal["remove", "add"]
 T = TypeVar("T", bound=type)
@@ -34,7 +34,7 @@ def mechanism(cls: T) -> T:
 
     Unflattening bypasses `__init__`: gradients, avals and sentinels are no parameters to check.
     """
-    cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
+    cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
     names = tuple(field.name for field in dataclasses.fields(cls))
 
     def flatten_with_keys(m):
@@ -64,6 +64,24 @@ class Mechanism(abc.ABC):
             value = _checks.array_of(name, getattr(self, name))
             _checks.check(name, value, domain)
             object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return _structure.describe(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal classes and values; where a parameter is traced, the same object."""
+        if type(self) is not type(other):
+            return NotImplemented
+        try:
+            return _structure.key(self) == _structure.key(other)
+        except _structure.NoValueError:
+            return NotImplemented
+
+    def __hash__(self) -> int:
+        try:
+            return hash(_structure.key(self))
+        except TypeError:  # traced, or a field that cannot be hashed
+            return object.__hash__(self)
 
     def _in_domain(self) -> jax.Array:
         """Whether the (traced) parameters lie in their domains."""

@@ -68,7 +68,11 @@ class VarianceGamma(Base):
         return jnp.where(self._beta() < 0.5, jnp.nan, QUADRATURE)
 
     def sample(self, key: jax.Array, value: Any) -> Any:
-        """value + noise for every entry of an array or PyTree, in its float dtype."""
+        """value + noise for every entry of an array or PyTree, in its float dtype.
+
+        The queries are for one entry. A record that changes several is protected by the composition
+        of one mechanism for each, at that entry's sensitivity (`Composed`, `Schedule`).
+        """
 
         def draw(key, shape, dtype):
             return _samplers.gamma_difference(key, shape, dtype, self._beta(), self.scale)
@@ -95,7 +99,8 @@ class GammaDifference(VarianceGamma):
     Args:
       beta: shape > 0. Any shape.
       scale: > 0; broadcasts against beta. The variance is 2 beta scale^2.
-      sensitivity: > 0; broadcasts against beta.
+      sensitivity: > 0, of one coordinate: the privacy is that of one noisy number (see
+        `sample`); broadcasts against beta.
 
     Raises:
       ValueError: if a known parameter is not finite and positive.
@@ -133,7 +138,8 @@ class LaplaceSum(VarianceGamma):
     Args:
       count: integer n >= 1. Any shape.
       scale: of each variable, > 0; broadcasts against count. The variance is 2 n scale^2.
-      sensitivity: > 0; broadcasts against count.
+      sensitivity: > 0, of one coordinate: the privacy is that of one noisy number (see
+        `sample`); broadcasts against count.
 
     Raises:
       ValueError: if a known parameter is outside its domain.

@@ -47,7 +47,8 @@ class DiscreteGaussian(SymmetricLattice):
 
     Args:
       sigma: > 0, the parameter (for sigma >= 1 nearly the standard deviation). Any shape.
-      sensitivity: integer >= 1; broadcasts against sigma.
+      sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
+        `sample`); broadcasts against sigma.
 
     Raises:
       ValueError: if a known parameter is outside its domain.
@@ -108,7 +109,8 @@ class Skellam(SymmetricLattice):
 
     Args:
       variance: lambda > 0. Any shape.
-      sensitivity: integer >= 1; broadcasts against variance.
+      sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
+        `sample`); broadcasts against variance.
 
     Raises:
       ValueError: if a known parameter is outside its domain.
@@ -178,7 +180,8 @@ class DiscreteLaplace(SymmetricLattice):
 
     Args:
       a: decay rate > 0 (1/scale). Any shape.
-      sensitivity: integer >= 1; broadcasts against a.
+      sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
+        `sample`); broadcasts against a.
 
     Raises:
       ValueError: if a known parameter is outside its domain.
@@ -243,7 +246,8 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
     Args:
       beta: shape > 0. Any shape.
       a: decay rate > 0; broadcasts against beta.
-      sensitivity: integer >= 1; broadcasts against beta.
+      sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
+        `sample`); broadcasts against beta.
 
     Raises:
       ValueError: if a known parameter is outside its domain.

@@ -124,7 +124,10 @@ class PartialNoise(Base):
         return self._left()._log_masses(lo, hi)
 
     def sample(self, key: jax.Array, value: Any) -> Any:
-        """value + what the honest parties add, for every entry of an array or PyTree."""
+        """value + what the honest parties add, for every entry of an array or PyTree.
+
+        Of all laws but the Gaussian one, the queries are for one entry (see `Skellam`).
+        """
         return self._left().sample(key, value)
 
 

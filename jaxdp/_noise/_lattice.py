@@ -58,7 +58,11 @@ class LatticeNoise(Base):
         """Samples of the noise."""
 
     def sample(self, key: jax.Array, value: Any) -> Any:
-        """value + noise for every entry of an array or PyTree of integers, as floats."""
+        """value + noise for every entry of an array or PyTree of integers, as floats.
+
+        The queries are for one entry. A record that changes several is protected by the composition
+        of one mechanism for each, at that entry's sensitivity (`Composed`, `Schedule`).
+        """
         return add_noise(key, value, self._draw)
 
 

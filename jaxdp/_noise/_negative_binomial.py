@@ -41,7 +41,8 @@ class NegativeBinomial(LatticeNoise):
     Args:
       r: number of successes, > 0, real. Any shape.
       p: success probability in (0, 1); broadcasts against r. The mean is r (1-p)/p.
-      sensitivity: integer >= 1; broadcasts against r.
+      sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
+        `sample`); broadcasts against r.
 
     Raises:
       ValueError: if a known parameter is outside its domain.

@@ -17,5 +17,5 @@ def main() -> None:
         package = str(error.name).partition(".")[0]
         if package not in _EXTRA:
             raise
-        sys.exit(f"The command line needs {package}: pip install 'jaxdp[cli]'")
+        sys.exit(f"The command line needs {package}: pip install 'jaxdp-accounting[cli]'")
     app()

@@ -1,0 +1,67 @@
+"""Sphinx: Markdown pages, docstrings, and pictures that are drawn while the site is built."""
+
+import importlib.util
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+
+import jaxdp
+
+project = "jaxdp"
+author = "the jaxdp authors"
+version = release = jaxdp.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "matplotlib.sphinxext.plot_directive",
+]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+html_theme = "furo"
+html_title = "jaxdp"
+exclude_patterns = ["_build"]
+
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True, "imported-members": True}
+autodoc_mock_imports = [] if importlib.util.find_spec("dp_accounting") else ["dp_accounting"]
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+default_role = "code"
+
+plot_include_source = True
+plot_html_show_source_link = False
+plot_html_show_formats = False
+plot_formats = [("png", 110)]
+plot_pre_code = "import numpy as np\n"
+plot_rcparams = {"font.size": 9.0, "savefig.bbox": "tight"}
+
+
+_SPANS = re.compile(r"(:\w+:`[^`]*`|``[^`]*``|`[^`]*`)")
+
+
+def escape_plain_text(app, what, name, obj, options, lines):
+    """Docstrings are sentences: a star or a bar outside of code and mathematics is itself."""
+    inside = None  # the indent of a directive, or of a doctest with its output
+    for index, line in enumerate(lines):
+        indent, text = len(line) - len(line.lstrip()), line.strip()
+        if text.startswith((">>>", ".. ")):
+            inside = indent
+        elif inside is not None and text and (indent < inside or not lines[index - 1].strip()):
+            inside = inside if indent > inside else None
+        if inside is None:
+            bullet = re.match(r"\s*(\* )?", line).end()
+            parts = _SPANS.split(line[bullet:])
+            parts[::2] = [re.sub(r"([*|])", r"\\\1", part) for part in parts[::2]]
+            lines[index] = line[:bullet] + "".join(parts)
+
+
+def setup(app):
+    """Before napoleon reads the sections."""
+    app.connect("autodoc-process-docstring", escape_plain_text, priority=400)
