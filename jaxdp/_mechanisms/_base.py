@@ -32,8 +32,8 @@ T = TypeVar("T", bound=type)
 def mechanism(cls: T) -> T:
     """Make a class a frozen dataclass and a PyTree, every field a child.
 
-    A field with metadata {"static": True} (an integer that sets a size, hashable) is none. Unflattening
-    bypasses `__init__`: gradients, avals and sentinels are no parameters to check.
+    A field with metadata {"static": True} (an integer that sets a size, hashable) is none.
+    Unflattening bypasses `__init__`: gradients, avals and sentinels are no parameters to check.
     """
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
     fields = dataclasses.fields(cls)
@@ -77,8 +77,8 @@ class Mechanism(abc.ABC):
     def neighbours(self) -> str | None:
         """Which inputs this pair is for: "add-or-remove" or "replace-one" of one record (or user).
 
-        None where the sensitivity alone says so, that of a Gaussian for example. A composition is for what
-        its parts are for, and parts for different neighbours cannot be composed.
+        None where the sensitivity alone says so, that of a Gaussian for example. A composition is
+        for what its parts are for, and parts for different neighbours cannot be composed.
         """
         return self._relation
 
@@ -215,7 +215,7 @@ def common_neighbours(mechanisms: Iterable[Mechanism]) -> str | None:
     if len(found) > 1:
         parts = " and ".join(f"{type(m).__name__} for {n}" for n, m in sorted(found.items()))
         raise ValueError(
-            f"mechanisms must be for the same neighbours, got {parts}: a guarantee is for one relation"
+            f"mechanisms must be for the same neighbours, got {parts}: a guarantee has one relation"
         )
     return next(iter(found), None)
 

@@ -94,7 +94,8 @@ class Composed(Composition):
       mechanisms: a non-empty sequence of mechanisms (combinators included).
 
     Raises:
-      ValueError: if the sequence is empty, or its elements are for different neighbours. TypeError: if an element is no mechanism.
+      ValueError: if the sequence is empty, or its elements are for different neighbours.
+        TypeError: if an element is no mechanism.
 
     Example:
       >>> import jaxdp

@@ -1,4 +1,4 @@
-"""Batches of a fixed size, drawn without replacement from a known number of records."""
+"""Batches of a fixed size, drawn with or without replacement from a known number of records."""
 
 import fractions
 import math
@@ -16,9 +16,11 @@ from jaxdp._mechanisms._finite import RandomizedResponse
 from jaxdp._mechanisms._gaussian import GaussianFamily
 from jaxdp._mechanisms._replace import replace_one
 from jaxdp._mechanisms._sampling import PoissonSampled
+from jaxdp._mechanisms._with_replacement import ExchangedSeveral
 
 Neighbours = Literal["add-or-remove", "replace-one"]
 _NEXT_TO_0 = 1e-300  # a loss
+_MOST_DRAWN = 2**16  # with replacement, where probabilities are quotients of n^b
 
 
 @mechanism
@@ -31,14 +33,14 @@ class FixedSizeSampled(Base):
     .. math:: \delta(\varepsilon) \le q H\big(\log(1 + (e^\varepsilon - 1)/q)\big)
 
     (Balle, Barthe & Gaboardi 2018, Theorem 9), in either direction, hence at negative epsilon the
-    reflection 1 - e^epsilon + e^epsilon delta(-epsilon). No sampled pair has that curve on both sides:
-    ((1-q) Q + q P, Q) has it for epsilon >= 0 only, and composing it is unsafe (Lebeda, Regehr, Kamath &
-    Steinke 2024, arXiv 2405.20769). The pair that has it is symmetric: its losses above 0 are
-    those of ((1-q) Q + q P, Q), those below 0 their mirror image, and what is missing is an atom at
-    0 (Zhu, Dong & Wang 2022, arXiv 2106.08567, Theorem 11). That pair dominates, so its composition is
-    an upper bound on the privacy of the run. Bounds on delta and epsilon bracket this pair; the run itself
-    is bounded below by `PoissonSampled(replace_one(mechanism), q)`, which records that all but one
-    agree attain.
+    reflection 1 - e^epsilon + e^epsilon delta(-epsilon). No sampled pair has that curve on both
+    sides: ((1-q) Q + q P, Q) has it for epsilon >= 0 only, and composing it is unsafe (Lebeda,
+    Regehr, Kamath & Steinke 2024, arXiv 2405.20769). The pair that has it is symmetric: its losses
+    above 0 are those of ((1-q) Q + q P, Q), those below 0 their mirror image, and what is missing
+    is an atom at 0 (Zhu, Dong & Wang 2022, arXiv 2106.08567, Theorem 11). That pair dominates, so
+    its composition is an upper bound on the privacy of the run. Bounds on delta and epsilon bracket
+    this pair; the run itself is bounded below by `PoissonSampled(replace_one(mechanism), q)`, which
+    records that all but one agree attain.
 
     Args:
       mechanism: one step that runs on the batch, of the sensitivity to one record added or removed
@@ -106,8 +108,8 @@ class FixedSizeSampled(Base):
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Above 0 the sampled law, below its mirror image, at 0 what both leave.
 
-        With F the base law, Q{L > 0} = Q{F > 0} and P{L > 0} = (1 - q) Q{F > 0} + q P{F > 0}, so that
-        1 - Q{L > 0} - P{L > 0} = (1 - q) (P{F > 0} - Q{F > 0}) + Q{F = 0}.
+        With F the base law, Q{L > 0} = Q{F > 0} and P{L > 0} = (1 - q) Q{F > 0} + q P{F > 0}, so
+        that 1 - Q{L > 0} - P{L > 0} = (1 - q) (P{F > 0} - Q{F > 0}) + Q{F = 0}.
         """
         sampled, base = self._sampled(), exchanged(self.mechanism)
         above = sampled._log_masses(jnp.maximum(lo, 0.0), jnp.maximum(hi, 0.0))
@@ -127,11 +129,12 @@ class FixedSizeSampled(Base):
 
 def exchanged(m: Mechanism) -> Base:
     """The symmetric one-step pair of m with one record exchanged, or ValueError."""
-    step = single(canonical_terms(m if isinstance(m, RandomizedResponse) else replace_one(m)))
+    itself = isinstance(m, (RandomizedResponse, ExchangedSeveral))
+    step = single(canonical_terms(m if itself else replace_one(m)))
     if step is None or not step._symmetric() or step._may_fail() or step.neighbours is not None:
         raise ValueError(
-            "mechanism must be one symmetric step with a replace-one pair (a Gaussian, Laplace noise, "
-            f"...), got {_checks.shown(m)}"
+            "mechanism must be one symmetric step with a replace-one pair (a Gaussian, Laplace "
+            f"noise, ...), got {_checks.shown(m)}"
         )
     return step
 
@@ -142,23 +145,34 @@ def fixed_size_sampled(
     num_records: int,
     *,
     neighbours: Neighbours = "replace-one",
+    replacement: bool = False,
 ) -> FixedSizeSampled | PoissonSampled:
     """A mechanism on a batch of b of n records, drawn without replacement, for either relation.
 
-    For "replace-one" it is `FixedSizeSampled` at rate b/n. For "add-or-remove", b stays and n differs
-    by one: with x the record, a batch of D and x is a batch of D with probability 1 - b/n, else one in
-    which x has taken the place of a random record; coupled with a batch of D it is the pair ((1-q) Q +
-    q P, Q), q = b/n, with (P, Q) the pair of one record exchanged: the Poisson-sampled pair at twice the
-    sensitivity (by the joint convexity of the hockey stick, in both directions and composed).
+    For "replace-one" it is `FixedSizeSampled` at rate b/n. For "add-or-remove", b stays and n
+    differs by one: with x the record, a batch of D and x is a batch of D with probability 1 - b/n,
+    else one in which x has taken the place of a random record; coupled with a batch of D it is the
+    pair ((1-q) Q + q P, Q), q = b/n, with (P, Q) the pair of one record exchanged: the
+    Poisson-sampled pair at twice the sensitivity (by the joint convexity of the hockey stick, in
+    both directions and composed).
+
+    With replacement the record may be drawn j times, with probability 1 - (1 - 1/n)^b at least
+    once, and exchanging it moves the value by 2 j Delta: the same two pairs at that rate, with a
+    base in which j is drawn and revealed (Balle, Barthe & Gaboardi 2018, Theorem 10, as one pair;
+    an upper bound).
 
     Args:
       mechanism: what runs on the batch, of the sensitivity to one record added or removed (which is
         doubled here). For "replace-one" see `FixedSizeSampled`; for "add-or-remove" whatever
         `replace_one` takes, compositions included.
       batch_size: b, a known integer >= 1.
-      num_records: n >= b, a known integer, the same on both sides for "replace-one"; for "add-or-remove" that of the
-        larger side, the least that is to be covered (the pair falls with n). Public.
+      num_records: n >= b, a known integer, the same on both sides for "replace-one"; for
+        "add-or-remove" that of the larger side, the least that is to be covered (the pair falls
+        with n). Public.
       neighbours: "replace-one" or "add-or-remove".
+
+      replacement: whether records are drawn with replacement; then b may exceed n, up to 65536, and
+        the mechanism is to be one Gaussian.
 
     Raises:
       ValueError: if a known size is outside its domain or b > n, for another relation, or for a
@@ -174,13 +188,22 @@ def fixed_size_sampled(
     require_mechanism("mechanism", mechanism)
     _checks.check_choice("neighbours", neighbours, ("replace-one", "add-or-remove"))
     n = _checks.whole_number("num_records", num_records)
-    b = _checks.whole_number("batch_size", batch_size, most=n)
-    rate = b / n
-    if fractions.Fraction(rate) < fractions.Fraction(b, n):
-        rate = math.nextafter(rate, 1.0)
+    b = _checks.whole_number("batch_size", batch_size, most=_MOST_DRAWN if replacement else n)
+    if replacement:
+        drawn = ExchangedSeveral(mechanism, b, n)
+        rate = _rounded_up(n**b - (n - 1) ** b, n**b)
+        sampled = PoissonSampled if neighbours == "add-or-remove" else FixedSizeSampled
+        return sampled(drawn, rate)
+    rate = _rounded_up(b, n)
     if neighbours == "add-or-remove":
         return PoissonSampled(replace_one(mechanism), rate)
     return FixedSizeSampled(mechanism, rate)
+
+
+def _rounded_up(a: int, b: int) -> float:
+    """a/b <= 1 of integers of any size, rounded up."""
+    quotient = a / b
+    return math.nextafter(quotient, 1.0) if fractions.Fraction(quotient) * b < a else quotient
 
 
 # --- Rényi moments --------------------------------------------------------------------------------

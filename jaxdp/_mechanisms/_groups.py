@@ -1,4 +1,4 @@
-"""Users with several records in batches that are drawn: how many of them a batch holds is random."""
+"""Users with several records in batches that are drawn: a batch holds a random number of them."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ _MOST = 1024  # records of a user: a mixture of so many Gaussians
 @functools.cache
 def _log_binomials(k: int) -> np.ndarray:
     """log C(k, j) for j = 1 .. k, from the exact integers."""
-    return np.asarray([_log_quotient(math.comb(k, j), 1) for j in range(1, k + 1)])
+    return np.asarray([log_quotient(math.comb(k, j), 1) for j in range(1, k + 1)])
 
 
 @functools.cache
@@ -34,11 +34,11 @@ def _log_hypergeometric(n: int, b: int, k: int) -> tuple[np.ndarray, float, floa
     """
     ways, none = math.comb(n, k), math.comb(n - b, k)
     counts = [math.comb(b, j) * math.comb(n - b, k - j) for j in range(1, min(k, b) + 1)]
-    logs = np.asarray([_log_quotient(count, ways) for count in counts])
-    return logs, _log_quotient(none, ways), _log_quotient(ways - none, ways)
+    logs = np.asarray([log_quotient(count, ways) for count in counts])
+    return logs, log_quotient(none, ways), log_quotient(ways - none, ways)
 
 
-def _log_quotient(a: int, b: int) -> float:
+def log_quotient(a: int, b: int) -> float:
     """log(a/b) of positive integers of any size, to a roundoff or two."""
     shift = a.bit_length() - b.bit_length()
     near = (a << max(0, -shift)) / (b << max(0, shift))
@@ -162,8 +162,8 @@ def _of_counts(
 ) -> Components:
     """Components of shifts j Delta / sigma, from the logs of their weights.
 
-    A weight is held in its logarithm, however small it is; `ulps` is its error beyond what a logarithm
-    of its size has.
+    A weight is held in its logarithm, however small it is; `ulps` is its error beyond what a
+    logarithm of its size has.
     """
     used = logs > -jnp.inf
     shifts = jnp.clip(j * (m.sensitivity / m.sigma), 1e-100, 1e100)

@@ -72,12 +72,12 @@ class GaussianMixture(MixtureFamily):
     .. math:: P = \sum_k w_k N(s_k, \sigma^2), \quad Q = N(0, \sigma^2), \quad s_k \ge 0
 
     The amount (how much of a user a batch holds, say) is s_k with probability w_k, and is not
-    revealed. A vector moved by v_k with ||v_k|| <= s_k is dominated by this pair, in both directions
-    and composed: by Kahane's inequality (1986) every E_Q f(sum_k w_k e^{Y_k - Var Y_k / 2}), f
-    convex, Y Gaussian, grows with each covariance of Y, here <v_j, v_k>/sigma^2 <= s_j s_k/sigma^2.
-    (Choquette-Choo, Ganesh, Steinke & Thakurta 2023, section 4, by another way.) So it also grows
-    with each s_k. Both directions are exact for one step; `neighbours` is "add-or-remove", what the
-    amounts are usually from.
+    revealed. A vector moved by v_k with ||v_k|| <= s_k is dominated by this pair, in both
+    directions and composed: by Kahane's inequality (1986) every E_Q f(sum_k w_k e^{Y_k - Var Y_k /
+    2}), f convex, Y Gaussian, grows with each covariance of Y, here <v_j, v_k>/sigma^2 <= s_j
+    s_k/sigma^2. (Choquette-Choo, Ganesh, Steinke & Thakurta 2023, section 4, by another way.) So it
+    also grows with each s_k. Both directions are exact for one step; `neighbours` is
+    "add-or-remove", what the amounts are usually from.
 
     Args:
       sigma: standard deviation of the noise, in the units of the value, > 0. Any shape.
@@ -121,9 +121,10 @@ class GaussianMixture(MixtureFamily):
             if np.any(np.abs(total - 1.0) > _SUM_TOLERANCE):
                 got = _checks.shown(total.tolist())
                 raise ValueError(f"weights must sum to 1 along the last axis, got sums {got}")
-        if known[0] is not None and known[1] is not None:
-            if not np.all(np.any((known[0] > 0.0) & (known[1] > 0.0), axis=-1)):
-                raise ValueError("sensitivities must be > 0 for one weight > 0 at least")
+        if known[0] is None or known[1] is None:
+            return
+        if not np.all(np.any((known[0] > 0.0) & (known[1] > 0.0), axis=-1)):
+            raise ValueError("sensitivities must be > 0 for one weight > 0 at least")
 
     def _in_domain(self) -> jax.Array:
         weights, shifts = jnp.asarray(self.weights), self.sensitivities / self.sigma

@@ -23,9 +23,10 @@ class PoissonSampledReplaceOne(Base):
               Q = (1-q) N(0, \sigma^2) + q N(-\Delta, \sigma^2)
 
     The worst pair of the Poisson-subsampled Gaussian under replace-one adjacency (Lebeda, Regehr,
-    Kamath & Steinke 2024, arXiv 2405.20769, Proposition 13): the records push in opposite directions. It
-    is symmetric, and not the Poisson-sampled pair of twice the sensitivity. The loss at an
-    outcome z (in standard deviations, m = Delta/sigma) increases and has a closed-form inverse,
+    Kamath & Steinke 2024, arXiv 2405.20769, Proposition 13): the records push in opposite
+    directions. It is symmetric, and not the Poisson-sampled pair of twice the sensitivity. The loss
+    at an outcome z (in standard deviations, m = Delta/sigma) increases and has a closed-form
+    inverse,
 
     .. math:: m z = \ell/2 + \operatorname{asinh}(\alpha \sinh(\ell/2)), \quad
               \alpha = \tfrac{1-q}{q} e^{m^2/2},
@@ -63,8 +64,8 @@ class PoissonSampledReplaceOne(Base):
         super().__post_init__()
         if not is_gaussian(self.mechanism):
             raise ValueError(
-                "mechanism must be one Gaussian (compositions of Gaussians are): no worst pair is proven "
-                "for other Poisson samples under replace-one adjacency"
+                "mechanism must be one Gaussian (compositions of Gaussians are): no worst pair is "
+                "proven for other Poisson samples under replace-one adjacency"
             )
 
     def _in_domain(self) -> jax.Array:

@@ -48,8 +48,8 @@ class PoissonSampled(Base):
         require_mechanism("mechanism", self.mechanism)
         if self.mechanism.neighbours not in (None, "add-or-remove"):
             raise ValueError(
-                f"mechanism must be for add-or-remove neighbours, got {_checks.shown(self.mechanism)} for "
-                f"{self.mechanism.neighbours}: its Poisson sample is another pair"
+                "mechanism must be for add-or-remove neighbours, got "
+                f"{_checks.shown(self.mechanism)} for {self.mechanism.neighbours}"
             )
         Mechanism.__post_init__(self)
 

@@ -50,7 +50,7 @@ def poisson_replace(m, q, eps):
 
 
 def fixed_size(mu, q, eps):
-    """The profile of Balle, Barthe & Gaboardi 2018, Theorem 9, of a Gaussian, and its reflection."""
+    """A Gaussian's profile by Balle, Barthe & Gaboardi 2018, Theorem 9, and its reflection."""
     with mp.workdps(DIGITS):
         mu, q, e = mp.mpf(mu), mp.mpf(q), mp.mpf(eps)
         g = mp.exp(e)
@@ -76,13 +76,12 @@ def convolved(loss, mass, count, epsilons, spacing=5e-5, size=1 << 20):
     losses = spacing * np.where(
         np.arange(size) < size // 2, np.arange(size), np.arange(size) - size
     )
-    return np.asarray([np.sum((law * -np.expm1(np.minimum(e - losses, 0.0)))) for e in epsilons])
+    return np.asarray([np.sum(law * -np.expm1(np.minimum(e - losses, 0.0))) for e in epsilons])
 
 
-def outcomes(start=-14.0, stop=24.0, number=2_000_001):
+def outcomes(start=-14.0, stop=24.0, number=1_000_001):
     """A fine grid of outcomes and its spacing."""
-    z = np.linspace(start, stop, number)
-    return z, z[1] - z[0]
+    return np.linspace(start, stop, number), (stop - start) / (number - 1)
 
 
 def log_mixture(z, weights, shifts):

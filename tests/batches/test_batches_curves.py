@@ -86,7 +86,7 @@ def test_poisson_replace_one():
 
 
 def test_fixed_size():
-    """Breaks when the profile is not that of the theorem at epsilon >= 0 and its reflection below."""
+    """Breaks when the profile is not the theorem's at epsilon >= 0 and its reflection below."""
     cases = [(1.0, 0.1), (0.5, 0.01), (3.0, 0.3), (1.0, 1.0), (0.125, 1e-6)]
     m, q = (np.asarray(x)[:, None] for x in zip(*cases, strict=True))
     step = jaxdp.FixedSizeSampled(jaxdp.Gaussian(1.0, m), q)
@@ -96,7 +96,7 @@ def test_fixed_size():
 
 
 def test_masses_add_up():
-    """Breaks when cells of a law overlap, miss the atom at 0, or their masses are not of one law."""
+    """Breaks when cells of a law overlap, miss the atom at 0, or are not of one law."""
     edges = jnp.asarray([-jnp.inf, -3.0, -0.4, -1e-9, 0.0, 1e-9, 0.2, 1.5, jnp.inf])
 
     @jax.jit
@@ -199,7 +199,7 @@ def replaced(sigma):
 
 
 def test_bad_parameters():
-    """Breaks when a parameter outside its domain is not refused by name, or traced gives a number."""
+    """Breaks when a bad parameter is not refused by name, or a traced one gives a number."""
     bad = [
         ("sigma", lambda: jaxdp.GaussianMixture(0.0, [1.0], [1.0])),
         ("sensitivities", lambda: jaxdp.GaussianMixture(1.0, [-1.0, 1.0], [0.5, 0.5])),
@@ -212,7 +212,10 @@ def test_bad_parameters():
         ("batch_size", lambda: jaxdp.FixedSizeGroup(1.0, 10, 10, 1)),
         ("group_size", lambda: jaxdp.FixedSizeGroup(1.0, 10, 12, 3)),
         ("sampling_probability", lambda: jaxdp.FixedSizeSampled(jaxdp.Gaussian(1.0), 1.5)),
-        ("replace-one pair", lambda: jaxdp.FixedSizeSampled(jaxdp.RandomAllocation(*ALLOCATED), 0.5)),
+        (
+            "replace-one pair",
+            lambda: jaxdp.FixedSizeSampled(jaxdp.RandomAllocation(*ALLOCATED), 0.5),
+        ),
         ("one Gaussian", lambda: jaxdp.PoissonSampledReplaceOne(jaxdp.Laplace(1.0), 0.5)),
         ("batch_size", lambda: jaxdp.fixed_size_sampled(jaxdp.Gaussian(1.0), 11, 10)),
         ("neighbours", lambda: jaxdp.fixed_size_sampled(jaxdp.Gaussian(1.0), 1, 9, neighbours="x")),

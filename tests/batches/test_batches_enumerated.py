@@ -8,6 +8,7 @@ import itertools
 
 import batches_truth as truth
 import numpy as np
+import pytest
 
 import jaxdp
 
@@ -93,28 +94,67 @@ def test_fixed_size_add_or_remove():
             np.testing.assert_allclose(bound, found, rtol=1e-9, atol=1e-15)
 
 
+RECORDS = (-1.0, 0.0, 1.0)
+SUM_EPSILONS = np.array([-0.7, -0.1, 0.0, 0.3, 1.0, 2.0])
+
+
+def _sums(records, batches, sigma, z):
+    """The density of a Gaussian sum over equally likely batches."""
+    sums = [sum(batch) for batch in batches(records)]
+    weights = np.full(len(sums), 1.0 / len(sums))
+    return np.exp(truth.log_mixture(z, weights, np.asarray(sums) / sigma))
+
+
+def _largest_share(neighbours, batches, sigma, bounds):
+    """The largest delta as a share of its bound, over neighbours and both orders of them."""
+    z, width = truth.outcomes(-16.0, 16.0, 32_001)
+    g, share = np.exp(SUM_EPSILONS)[:, None], 0.0
+    for data, other in neighbours:
+        laws = [_sums(records, batches, sigma, z) for records in (data, other)]
+        for direction, (p, q) in (("remove", laws), ("add", laws[::-1])):
+            found = np.sum(np.maximum(p - g * q, 0.0), axis=1) * width
+            assert np.all(found <= bounds[direction] + 1e-7), (data, other, direction)
+            share = max(share, np.max(found / np.maximum(bounds[direction], 1e-6)))
+    return share
+
+
+def _per_direction(m):
+    return {d: np.asarray(jaxdp.delta(m, SUM_EPSILONS, direction=d)) for d in ("remove", "add")}
+
+
 def test_groups_of_fixed_size_batches():
     """All batches of records in {-1, 0, 1}: Gaussian sums with and without a user's two records."""
     n, size, group, sigma = 5, 2, 2, 1.3
-    z, width = truth.outcomes(-16.0, 16.0, 32_001)
-    epsilons = np.array([-0.7, -0.1, 0.0, 0.3, 1.0, 2.0])
-    m = jaxdp.FixedSizeGroup(sigma, size, n, group)
-    bounds = {d: np.asarray(jaxdp.delta(m, epsilons, direction=d)) for d in ("remove", "add")}
-    tightest = 0.0
-    for others in itertools.combinations_with_replacement((-1.0, 0.0, 1.0), n - group):
-        for user in itertools.combinations_with_replacement((-1.0, 0.0, 1.0), group):
-            laws = []
-            for records in ((*user, *others), others):
-                sums = [sum(batch) for batch in itertools.combinations(records, size)]
-                shifts = np.asarray(sums) / sigma
-                weights = np.full(len(sums), 1.0 / len(sums))
-                laws.append(np.exp(truth.log_mixture(z, weights, shifts)))
-            for direction, (p, q) in (("remove", laws), ("add", laws[::-1])):
-                g = np.exp(epsilons)[:, None]
-                found = np.sum(np.maximum(p - g * q, 0.0), axis=1) * width
-                assert np.all(found <= bounds[direction] + 1e-7), (user, others, direction)
-                tightest = max(tightest, np.max(found / np.maximum(bounds[direction], 1e-6)))
-    assert tightest > 0.999
+    bounds = _per_direction(jaxdp.FixedSizeGroup(sigma, size, n, group))
+    rest = list(itertools.combinations_with_replacement(RECORDS, n - group))
+    users = itertools.combinations_with_replacement(RECORDS, group)
+    neighbours = [((*user, *others), others) for user in users for others in rest]
+    share = _largest_share(
+        neighbours, lambda records: itertools.combinations(records, size), sigma, bounds
+    )
+    assert share > 0.999
+
+
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-or-remove"])
+def test_draws_with_replacement(neighbours):
+    """All batches of records in {-1, 0, 1}, drawn with replacement: Gaussian sums."""
+    n, size, sigma = 3, 2, 1.3
+    m = jaxdp.fixed_size_sampled(
+        jaxdp.Gaussian(sigma), size, n, neighbours=neighbours, replacement=True
+    )
+    assert m.neighbours == neighbours
+    rest = list(itertools.combinations_with_replacement(RECORDS, n - 1))
+    others = RECORDS if neighbours == "replace-one" else (None,)
+    pairs = [
+        ((x, *records), records if y is None else (y, *records))
+        for records in rest
+        for x in RECORDS
+        for y in others
+    ]
+    share = _largest_share(
+        pairs, lambda records: itertools.product(records, repeat=size), sigma, _per_direction(m)
+    )
+    assert share > 0.97  # how often the record was drawn is not revealed, in truth
 
 
 def test_replaced_records_of_a_poisson_sample():
