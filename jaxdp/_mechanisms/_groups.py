@@ -129,7 +129,7 @@ class FixedSizeGroup(MixtureFamily):
       >>> import jaxdp
       >>> user = jaxdp.FixedSizeGroup(4.0, batch_size=10, num_records=1000, group_size=3)
       >>> round(float(jaxdp.epsilon(user, 1e-3)), 4)
-      0.3043
+      0.0262
     """
 
     sigma: ArrayLike

@@ -92,7 +92,7 @@ class GaussianMixture(MixtureFamily):
       >>> import jaxdp
       >>> user = jaxdp.GaussianMixture(1.0, [0.0, 1.0, 2.0], [0.81, 0.18, 0.01])
       >>> round(float(jaxdp.delta(user, 1.0)), 6)
-      0.031029
+      0.003826
     """
 
     sigma: ArrayLike
