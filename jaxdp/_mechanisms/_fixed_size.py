@@ -146,10 +146,10 @@ def fixed_size_sampled(
     neighbours: Neighbours = "replace-one",
     replacement: bool = False,
 ) -> FixedSizeSampled | PoissonSampled:
-    """A mechanism on a batch of b of n records, drawn without replacement, for either relation.
+    """A mechanism on a batch of fixed size, b of n records drawn at random, for either relation.
 
-    For "replace-one" it is `FixedSizeSampled` at rate b/n. For "add-or-remove", b stays and n
-    differs by one: with x the record, a batch of D and x is a batch of D with probability 1 - b/n,
+    Without replacement, for "replace-one" it is `FixedSizeSampled` at rate b/n. For
+    "add-or-remove", b stays and n differs by one: with x the record, a batch of D and x is a batch of D with probability 1 - b/n,
     else one in which x has taken the place of a random record; coupled with a batch of D it is the
     pair ((1-q) Q + q P, Q), q = b/n, with (P, Q) the pair of one record exchanged: the
     Poisson-sampled pair at twice the sensitivity (by the joint convexity of the hockey stick, in
@@ -169,7 +169,6 @@ def fixed_size_sampled(
         "add-or-remove" that of the larger side, the least that is to be covered (the pair falls
         with n). Public.
       neighbours: "replace-one" or "add-or-remove".
-
       replacement: whether records are drawn with replacement; then b may exceed n, up to 65536, and
         the mechanism is to be one Gaussian.
 

@@ -81,7 +81,8 @@ class GaussianMixture(MixtureFamily):
 
     Args:
       sigma: standard deviation of the noise, in the units of the value, > 0. Any shape.
-      sensitivities: the s_k, shape (..., K), finite and >= 0, one at least > 0.
+      sensitivities: the s_k, shape (..., K), finite and >= 0, one at least > 0; those that are > 0
+        from 1e-100 to 1e100 sigma (answers are nan beyond).
       weights: the w_k, the same shape, in [0, 1], of sum 1 (they are normalised).
 
     Raises:

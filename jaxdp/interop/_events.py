@@ -210,6 +210,8 @@ def _discrete_laplace(
 
 def _sampled(event: dp_event.PoissonSampledDpEvent, relation: Neighbours) -> Mechanism | _Absolute:
     rate = _number(event, "sampling_probability", _checks.PROBABILITY)
+    if isinstance(event.event, dp_event.SampledWithoutReplacementDpEvent):
+        raise UnsupportedEvent(event, "a batch of fixed size of a Poisson sample has no mechanism")
     replaced = relation == Neighbours.REPLACE_ONE
     if replaced and not isinstance(event.event, dp_event.GaussianDpEvent):
         _require(event, relation, *_ZEROED)

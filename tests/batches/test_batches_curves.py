@@ -198,6 +198,20 @@ def replaced(sigma):
     return jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(sigma), 0.3)
 
 
+def test_tree_laws():
+    """Breaks when a mixture forgets a vector, or a static size becomes a leaf or is lost."""
+    mixture = jaxdp.GaussianMixture(1.0, [0.0, 1.0], [0.5, 0.5])
+    doubled = jax.tree.map(lambda x: 2.0 * x, mixture)
+    np.testing.assert_array_equal(doubled.sensitivities, [0.0, 2.0])
+    groups = [jaxdp.PoissonSampledGroup(1.0, 0.1, k) for k in (2, 3)]
+    assert jax.tree.leaves(groups[0]) == jax.tree.leaves(groups[1]) == [1.0, 0.1, 1.0]
+    assert jax.tree.structure(groups[0]) != jax.tree.structure(groups[1])
+    sigma = np.array([1.0, 2.0])
+    batch = jaxdp.delta(jaxdp.PoissonSampledGroup(sigma, 0.1, 3), 1.0)
+    mapped = jax.vmap(lambda s: jaxdp.delta(jaxdp.PoissonSampledGroup(s, 0.1, 3), 1.0))(sigma)
+    np.testing.assert_allclose(batch, mapped, rtol=1e-14)
+
+
 def test_bad_parameters():
     """Breaks when a bad parameter is not refused by name, or a traced one gives a number."""
     bad = [
