@@ -149,11 +149,11 @@ def fixed_size_sampled(
     """A mechanism on a batch of fixed size, b of n records drawn at random, for either relation.
 
     Without replacement, for "replace-one" it is `FixedSizeSampled` at rate b/n. For
-    "add-or-remove", b stays and n differs by one: with x the record, a batch of D and x is a batch of D with probability 1 - b/n,
-    else one in which x has taken the place of a random record; coupled with a batch of D it is the
-    pair ((1-q) Q + q P, Q), q = b/n, with (P, Q) the pair of one record exchanged: the
-    Poisson-sampled pair at twice the sensitivity (by the joint convexity of the hockey stick, in
-    both directions and composed).
+    "add-or-remove", b stays and n differs by one: with x the record, a batch of D and x is a batch
+    of D with probability 1 - b/n, else one in which x has taken the place of a random record;
+    coupled with a batch of D it is the pair ((1-q) Q + q P, Q), q = b/n, with (P, Q) the pair of
+    one record exchanged: the Poisson-sampled pair at twice the sensitivity (by the joint convexity
+    of the hockey stick, in both directions and composed).
 
     With replacement the record may be drawn j times, with probability 1 - (1 - 1/n)^b at least
     once, and exchanging it moves the value by 2 j Delta: the same two pairs at that rate, with a
