@@ -72,7 +72,7 @@ def test_a_method_that_cannot_answer_is_refused():
 def test_replace_one():
     """Breaks when a sampled mechanism is given a replace-one guarantee that is not proven."""
     with pytest.raises(ValueError, match="replace-one"):
-        jaxdp.replace_one(SGD)
+        jaxdp.replace_one(jaxdp.PoissonSampled(jaxdp.Laplace(1.0), 0.01))
     with pytest.raises(ValueError, match="replace-one"):
         jaxdp.replace_one(jaxdp.RandomizedResponse(1.0))
     pair = jaxdp.replace_one(jaxdp.Repeated(jaxdp.Gaussian(2.0), 4))

@@ -163,6 +163,10 @@ SAMPLES = (
     jaxdp.Brownian(1.0),
     jaxdp.OrnsteinUhlenbeck(1.0, 1.0, 1.0),
     jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.1),
+    jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(1.0), 0.1),
+    jaxdp.FixedSizeSampled(jaxdp.Laplace(1.0), 0.1),
+    jaxdp.PoissonSampledGroup(1.0, 0.1, 3),
+    jaxdp.FixedSizeGroup(1.0, 10, 100, 3),
     jaxdp.Repeated(jaxdp.Gaussian(1.0), 3.0),
     jaxdp.Composed([jaxdp.Gaussian(1.0), jaxdp.Laplace(2.0)]),
 )
@@ -174,9 +178,8 @@ def test_every_mechanism_is_tested():
     classes = {c for c in vars(jaxdp).values() if isinstance(c, type)} - {jaxdp.Mechanism}
     classes = {c for c in classes if c.__module__.startswith("jaxdp._mechanisms.")}
     mechanisms = {c for c in classes if issubclass(c, jaxdp.Mechanism)}
-    assert mechanisms - {jaxdp.Schedule} <= {
-        type(m) for m in SAMPLES
-    }  # (test_schedule has its own)
+    # (schedules and mixtures, which hold vectors, have tests of their own)
+    assert mechanisms - {jaxdp.Schedule, jaxdp.GaussianMixture} <= {type(m) for m in SAMPLES}
 
 
 @every_mechanism

@@ -10,10 +10,16 @@ from jaxdp._mechanisms._combinators import Composed as Composed
 from jaxdp._mechanisms._combinators import Repeated as Repeated
 from jaxdp._mechanisms._finite import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms._finite import RandomizedResponse as RandomizedResponse
+from jaxdp._mechanisms._fixed_size import FixedSizeSampled as FixedSizeSampled
+from jaxdp._mechanisms._fixed_size import fixed_size_sampled as fixed_size_sampled
 from jaxdp._mechanisms._gaussian import Brownian as Brownian
 from jaxdp._mechanisms._gaussian import Gaussian as Gaussian
 from jaxdp._mechanisms._gaussian import OrnsteinUhlenbeck as OrnsteinUhlenbeck
+from jaxdp._mechanisms._groups import FixedSizeGroup as FixedSizeGroup
+from jaxdp._mechanisms._groups import PoissonSampledGroup as PoissonSampledGroup
 from jaxdp._mechanisms._laplace import Laplace as Laplace
+from jaxdp._mechanisms._mixture import GaussianMixture as GaussianMixture
+from jaxdp._mechanisms._poisson_replace import PoissonSampledReplaceOne as PoissonSampledReplaceOne
 from jaxdp._mechanisms._replace import replace_one as replace_one
 from jaxdp._mechanisms._sampling import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms._schedule import Schedule as Schedule

@@ -16,7 +16,7 @@ describe one pair; "remove" and "add" are two readings of it, and neither bounds
 
 import abc
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import jax
@@ -32,20 +32,26 @@ T = TypeVar("T", bound=type)
 def mechanism(cls: T) -> T:
     """Make a class a frozen dataclass and a PyTree, every field a child.
 
+    A field with metadata {"static": True} (an integer that sets a size, hashable) is none.
     Unflattening bypasses `__init__`: gradients, avals and sentinels are no parameters to check.
     """
     cls = dataclasses.dataclass(frozen=True, eq=False, repr=False)(cls)
-    names = tuple(field.name for field in dataclasses.fields(cls))
+    fields = dataclasses.fields(cls)
+    names = tuple(field.name for field in fields if not field.metadata.get("static"))
+    fixed = tuple(field.name for field in fields if field.metadata.get("static"))
+
+    def sizes(m):
+        return tuple(getattr(m, n) for n in fixed)
 
     def flatten_with_keys(m):
-        return [(jax.tree_util.GetAttrKey(n), getattr(m, n)) for n in names], None
+        return [(jax.tree_util.GetAttrKey(n), getattr(m, n)) for n in names], sizes(m)
 
     def flatten(m):
-        return [getattr(m, n) for n in names], None
+        return [getattr(m, n) for n in names], sizes(m)
 
-    def unflatten(_, children):
+    def unflatten(sizes, children):
         m = object.__new__(cls)
-        for name, child in zip(names, children, strict=True):
+        for name, child in zip(names + fixed, (*children, *sizes), strict=True):
             object.__setattr__(m, name, child)
         return m
 
@@ -56,6 +62,8 @@ def mechanism(cls: T) -> T:
 class Mechanism(abc.ABC):
     """Abstract mechanism; see the module's docstring. Concrete mechanisms are final."""
 
+    # What inputs are neighbours: "add-or-remove" or "replace-one"; None where the sensitivity says.
+    _relation: ClassVar[str | None] = None
     _domains: ClassVar[dict[str, _checks.Domain]] = {}
     _core_ndims: ClassVar[dict[str, int]] = {}  # trailing axes of a field's arrays, if any
 
@@ -82,6 +90,15 @@ class Mechanism(abc.ABC):
             return hash(_structure.key(self))
         except TypeError:  # traced, or a field that cannot be hashed
             return object.__hash__(self)
+
+    @property
+    def neighbours(self) -> str | None:
+        """Which inputs this pair is for: "add-or-remove" or "replace-one" of one record (or user).
+
+        None where the sensitivity alone says so, that of a Gaussian for example. A composition is
+        for what its parts are for, and parts for different neighbours cannot be composed.
+        """
+        return self._relation
 
     def _in_domain(self) -> jax.Array:
         """Whether the (traced) parameters lie in their domains."""
@@ -208,6 +225,17 @@ def require_mechanism(name: str, value: Any) -> None:
     """Raise TypeError unless the value is a mechanism."""
     if not isinstance(value, Mechanism):
         raise TypeError(f"{name} must be a jaxdp mechanism, got {_checks.shown(value)}")
+
+
+def common_neighbours(mechanisms: Iterable[Mechanism]) -> str | None:
+    """What all the mechanisms are for; ValueError if they are for different neighbours."""
+    found = {m.neighbours: m for m in mechanisms if m.neighbours is not None}
+    if len(found) > 1:
+        parts = " and ".join(f"{type(m).__name__} for {n}" for n, m in sorted(found.items()))
+        raise ValueError(
+            f"mechanisms must be for the same neighbours, got {parts}: a guarantee has one relation"
+        )
+    return next(iter(found), None)
 
 
 def add_noise(

@@ -14,6 +14,7 @@ from jaxdp._mechanisms._base import (
     Direction,
     Mechanism,
     Term,
+    common_neighbours,
     mechanism,
     require_mechanism,
 )
@@ -24,6 +25,11 @@ _NEGLIGIBLE = -37.0  # e^-37 / 2 is below a roundoff of 1: x, log(1 + x) and e^x
 
 class Composition(Mechanism):
     """Abstract: the adaptive composition of independent terms; everything adds up."""
+
+    @property
+    def neighbours(self) -> str | None:
+        """Which inputs the parts are for; None where their sensitivities alone say so."""
+        return common_neighbours(t.mechanism for t in self._terms())
 
     def _rate(self, s: jax.Array) -> jax.Array:
         return sum(t.multiplicity * t.mechanism._rate(s) for t in self._terms())
@@ -88,7 +94,8 @@ class Composed(Composition):
       mechanisms: a non-empty sequence of mechanisms (combinators included).
 
     Raises:
-      ValueError: if the sequence is empty. TypeError: if an element is no mechanism.
+      ValueError: if the sequence is empty, or its elements are for different neighbours.
+        TypeError: if an element is no mechanism.
 
     Example:
       >>> import jaxdp
@@ -108,6 +115,7 @@ class Composed(Composition):
             raise ValueError("mechanisms must not be empty")
         for i, m in enumerate(self.mechanisms):
             require_mechanism(f"mechanisms[{i}]", m)
+        common_neighbours(self.mechanisms)
 
     def _in_domain(self) -> jax.Array:
         return jnp.all(jnp.stack([m._in_domain() for m in self.mechanisms]))

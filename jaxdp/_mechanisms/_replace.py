@@ -4,6 +4,8 @@ import dataclasses
 
 from jaxdp._mechanisms._base import Mechanism, require_mechanism
 from jaxdp._mechanisms._combinators import Composed, Repeated
+from jaxdp._mechanisms._poisson_replace import PoissonSampledReplaceOne, is_gaussian
+from jaxdp._mechanisms._sampling import PoissonSampled
 
 
 def replace_one(m: Mechanism) -> Mechanism:
@@ -14,12 +16,14 @@ def replace_one(m: Mechanism) -> Mechanism:
     directions then describe the same exchange. Compositions are converted term by term.
 
     Args:
-      m: Gaussian, Laplace, Brownian, OrnsteinUhlenbeck, or a composition of these.
+      m: Gaussian, Laplace, Brownian, OrnsteinUhlenbeck, the Poisson sample of one Gaussian, or a
+        composition of these.
 
     Raises:
-      ValueError: for Poisson-subsampled mechanisms, whose replace-one pair, ((1-q) Q + q P,
-        (1-q) Q + q P') with three laws, is not the sampled pair at twice the sensitivity, and for
-        mechanisms without a sensitivity. TypeError: if m is no mechanism.
+      ValueError: for other Poisson-subsampled mechanisms: their replace-one pair, ((1-q) Q + q P,
+        (1-q) Q + q P') with three laws, is not the sampled pair at twice the sensitivity (see
+        `PoissonSampledReplaceOne`, the one that is proven); for mechanisms without a sensitivity,
+        and for those whose neighbours are stated. TypeError: if m is no mechanism.
 
     Example:
       >>> import jaxdp
@@ -32,7 +36,10 @@ def replace_one(m: Mechanism) -> Mechanism:
         return Composed([replace_one(part) for part in m.mechanisms])
     if isinstance(m, Repeated):
         return Repeated(replace_one(m.mechanism), m.count)
-    if not hasattr(m, "sensitivity") or hasattr(m, "mechanism"):
+    if isinstance(m, PoissonSampled) and is_gaussian(m.mechanism):
+        return PoissonSampledReplaceOne(m.mechanism, m.sampling_probability)
+    stated = m.neighbours is not None
+    if not hasattr(m, "sensitivity") or hasattr(m, "mechanism") or stated:
         raise ValueError(
             f"replace_one: no proven replace-one pair for {type(m).__name__}; account for a "
             "subsampled run under add/remove adjacency instead"

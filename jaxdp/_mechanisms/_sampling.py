@@ -28,7 +28,8 @@ class PoissonSampled(Base):
       sampling_probability: q in (0, 1].
 
     Raises:
-      ValueError: if a known q is outside (0, 1]. TypeError: if no mechanism.
+      ValueError: if a known q is outside (0, 1], or the mechanism is for replace-one neighbours.
+        TypeError: if no mechanism.
 
     Example:
       >>> import jaxdp
@@ -40,10 +41,16 @@ class PoissonSampled(Base):
     mechanism: Mechanism
     sampling_probability: ArrayLike
 
+    _relation: ClassVar = "add-or-remove"
     _domains: ClassVar = {"sampling_probability": _checks.RATE}
 
     def __post_init__(self) -> None:
         require_mechanism("mechanism", self.mechanism)
+        if self.mechanism.neighbours not in (None, "add-or-remove"):
+            raise ValueError(
+                "mechanism must be for add-or-remove neighbours, got "
+                f"{_checks.shown(self.mechanism)} for {self.mechanism.neighbours}"
+            )
         Mechanism.__post_init__(self)
 
     def _in_domain(self) -> jax.Array:

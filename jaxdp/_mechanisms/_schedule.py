@@ -106,6 +106,11 @@ class Steps(Mechanism):
     mechanism: Any
     copies: Any
 
+    @property
+    def neighbours(self) -> str | None:
+        """Those of the steps."""
+        return self.mechanism.neighbours
+
     def _mapped(self, function: Any) -> Any:
         """The function of every step's mechanism, a few at a time, recomputed in reverse mode."""
         return jax.lax.map(

@@ -16,7 +16,17 @@ from dp_accounting import dp_event
 
 from jaxdp import _checks
 from jaxdp._amplification import FinitePair
-from jaxdp._mechanisms import Composed, Gaussian, Laplace, Mechanism, PoissonSampled, Repeated
+from jaxdp._mechanisms import (
+    Composed,
+    Gaussian,
+    GaussianMixture,
+    Laplace,
+    Mechanism,
+    PoissonSampled,
+    PoissonSampledReplaceOne,
+    Repeated,
+    fixed_size_sampled,
+)
 from jaxdp._noise import DiscreteLaplace
 
 Neighbours = dpa.NeighboringRelation
@@ -53,14 +63,14 @@ def from_dp_event(
     """The mechanism that a dp_accounting event describes.
 
     Supported: Gaussian, Laplace, DiscreteLaplace, RandomizedResponse, PoissonSampled, Composed,
-    SelfComposed, and NoOp inside compositions; MixtureOfGaussians where it is one Gaussian or a
-    Poisson sample of one; SingleEpochTreeAggregation, whose depth of noisy sums is one
+    SelfComposed, and NoOp inside compositions; SampledWithoutReplacement; MixtureOfGaussians of
+    sensitivities of one sign; SingleEpochTreeAggregation, whose depth of noisy sums is one
     Gaussian (Kairouz et al. 2021, appendix D). Noise parameters are per unit of sensitivity.
 
     Args:
       event: a `dp_accounting.DpEvent`.
       neighboring_relation: which inputs are neighbours. Replacing a record doubles the sensitivity
-        of a Gaussian, and has no proven pair here for a sampled mechanism.
+        of a Gaussian; of Poisson samples only those of Gaussians have a proven pair for it.
 
     Returns:
       A jaxdp mechanism, for any query or calibration.
@@ -199,14 +209,33 @@ def _discrete_laplace(
 
 
 def _sampled(event: dp_event.PoissonSampledDpEvent, relation: Neighbours) -> Mechanism | _Absolute:
-    _require(event, relation, *_ZEROED)
     rate = _number(event, "sampling_probability", _checks.PROBABILITY)
-    inner = convert(event.event, relation)
+    if isinstance(event.event, dp_event.SampledWithoutReplacementDpEvent):
+        raise UnsupportedEvent(event, "a batch of fixed size of a Poisson sample has no mechanism")
+    replaced = relation == Neighbours.REPLACE_ONE
+    if replaced and not isinstance(event.event, dp_event.GaussianDpEvent):
+        _require(event, relation, *_ZEROED)
+    inner = convert(event.event, Neighbours.ADD_OR_REMOVE_ONE if replaced else relation)
     if rate == 0.0 or inner is NOTHING:
         return NOTHING
     if isinstance(inner, _Absolute) or rate == 1.0:
+        return convert(event.event, relation)
+    return (PoissonSampledReplaceOne if replaced else PoissonSampled)(inner, _rate(rate))
+
+
+def _without_replacement(
+    event: dp_event.SampledWithoutReplacementDpEvent, relation: Neighbours
+) -> Mechanism | _Absolute:
+    """The batch of Gaussian or Laplace noise, whose sensitivity doubles when one is replaced."""
+    _require(event, relation, Neighbours.REPLACE_ONE, Neighbours.ADD_OR_REMOVE_ONE)
+    inner = convert(event.event, Neighbours.ADD_OR_REMOVE_ONE)
+    if isinstance(inner, _Absolute):
         return inner
-    return PoissonSampled(inner, _rate(rate))
+    if not isinstance(inner, (Gaussian, Laplace)):
+        name = type(event.event).__name__
+        raise UnsupportedEvent(event, f"a batch of fixed size of {name} has no mechanism in jaxdp")
+    name = "add-or-remove" if relation == Neighbours.ADD_OR_REMOVE_ONE else "replace-one"
+    return fixed_size_sampled(inner, event.sample_size, event.source_dataset_size, neighbours=name)
 
 
 def _randomized_response(
@@ -241,7 +270,7 @@ def _vector(event: dp_event.DpEvent, field: str, domain: _checks.Domain) -> list
 def _mixture(
     event: dp_event.MixtureOfGaussiansDpEvent, relation: Neighbours
 ) -> Mechanism | _Absolute:
-    """Where at most one sensitivity is not 0, a Poisson sample of a Gaussian."""
+    """Sensitivities of one sign; where at most one is not 0, a Poisson sample of a Gaussian."""
     _require(event, relation, *_ZEROED)
     sigma = _noise(event, "standard_deviation")
     sensitivities = _vector(event, "sensitivities", _checks.REAL)
@@ -253,23 +282,22 @@ def _mixture(
     if abs(total - 1.0) > _SUM_TOLERANCE:
         raise ValueError(f"sampling_probs must sum to 1, got a sum of {total!r}")
     both = list(zip(sensitivities, chances, strict=True))
-    found = {abs(c): c for c, chance in both if c != 0.0 and chance > 0.0}
+    found = sorted((abs(c), chance) for c, chance in both if c != 0.0 and chance > 0.0)
     if not found or math.isinf(sigma):
         return NOTHING
     if sigma == 0.0:
         return EVERYTHING
-    if len({c for c, chance in both if c != 0.0 and chance > 0.0}) > 1:
-        raise UnsupportedEvent(
-            event, "a mixture of several sensitivities has no mechanism in jaxdp"
-        )
-    (sensitivity,) = found
-    # what the probabilities lack of 1, by rounding, is taken to reveal
-    chance = max(
-        math.fsum(chance for c, chance in both if c != 0.0),
-        1.0 - math.fsum(chance for c, chance in both if c == 0.0),
-    )
-    gaussian = Gaussian(sigma, sensitivity)
-    return gaussian if chance >= 1.0 else PoissonSampled(gaussian, _rate(chance))
+    if len({c > 0.0 for c, chance in both if c != 0.0 and chance > 0.0}) > 1:
+        raise UnsupportedEvent(event, "a mixture of both signs has no mechanism in jaxdp")
+    # what the probabilities lack of 1, by rounding, goes to the largest sensitivity
+    moving = math.fsum(chance for _, chance in found)
+    chance = min(max(moving, 1.0 - math.fsum(p for c, p in both if c == 0.0)), 1.0)
+    if found[0][0] == found[-1][0]:
+        gaussian = Gaussian(sigma, found[0][0])
+        return gaussian if chance >= 1.0 else PoissonSampled(gaussian, _rate(chance))
+    found[-1] = found[-1][0], found[-1][1] + max(chance - moving, 0.0)
+    shifts, weights = zip((0.0, 1.0 - chance), *found, strict=True)
+    return GaussianMixture(sigma, np.asarray(shifts), np.asarray(weights))
 
 
 def _tree(
@@ -290,6 +318,7 @@ _CONVERTERS: dict[type, Any] = {
     dp_event.LaplaceDpEvent: _laplace,
     dp_event.DiscreteLaplaceDpEvent: _discrete_laplace,
     dp_event.PoissonSampledDpEvent: _sampled,
+    dp_event.SampledWithoutReplacementDpEvent: _without_replacement,
     dp_event.RandomizedResponseDpEvent: _randomized_response,
     dp_event.MixtureOfGaussiansDpEvent: _mixture,
     dp_event.SingleEpochTreeAggregationDpEvent: _tree,
