@@ -40,6 +40,7 @@ from jaxdp._conversions import zcdp_to_renyi as zcdp_to_renyi
 from jaxdp._mechanisms import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms import Brownian as Brownian
 from jaxdp._mechanisms import Composed as Composed
+from jaxdp._mechanisms import CustomMechanism as CustomMechanism
 from jaxdp._mechanisms import Gaussian as Gaussian
 from jaxdp._mechanisms import Laplace as Laplace
 from jaxdp._mechanisms import Mechanism as Mechanism

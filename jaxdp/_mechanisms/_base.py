@@ -32,20 +32,26 @@ T = TypeVar("T", bound=type)
 def mechanism(cls: T) -> T:
     """Make a class a frozen dataclass and a PyTree, every field a child.
 
+    Fields with metadata {"static": True} are part of the structure instead: compared, not traced.
     Unflattening bypasses `__init__`: gradients, avals and sentinels are no parameters to check.
     """
     cls = dataclasses.dataclass(frozen=True, eq=False)(cls)
-    names = tuple(field.name for field in dataclasses.fields(cls))
+    fields = dataclasses.fields(cls)
+    names = tuple(field.name for field in fields if not field.metadata.get("static"))
+    static = tuple(field.name for field in fields if field.metadata.get("static"))
+
+    def structure(m):
+        return tuple(getattr(m, n) for n in static)
 
     def flatten_with_keys(m):
-        return [(jax.tree_util.GetAttrKey(n), getattr(m, n)) for n in names], None
+        return [(jax.tree_util.GetAttrKey(n), getattr(m, n)) for n in names], structure(m)
 
     def flatten(m):
-        return [getattr(m, n) for n in names], None
+        return [getattr(m, n) for n in names], structure(m)
 
-    def unflatten(_, children):
+    def unflatten(kept, children):
         m = object.__new__(cls)
-        for name, child in zip(names, children, strict=True):
+        for name, child in zip(names + static, (*children, *kept), strict=True):
             object.__setattr__(m, name, child)
         return m
 
