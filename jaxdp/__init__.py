@@ -55,6 +55,7 @@ from jaxdp._methods import Decomposition as Decomposition
 from jaxdp._methods import Numerical as Numerical
 from jaxdp._methods import PosteriorSampling as PosteriorSampling
 from jaxdp._methods import Renyi as Renyi
+from jaxdp._noise import AdditiveNoise as AdditiveNoise
 from jaxdp._noise import DiscreteGaussian as DiscreteGaussian
 from jaxdp._noise import DiscreteLaplace as DiscreteLaplace
 from jaxdp._noise import GammaDifference as GammaDifference

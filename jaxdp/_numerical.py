@@ -67,7 +67,7 @@ def terms_of(m: Mechanism) -> _law.Terms:
 
 def _term(step: Base, count: ArrayLike) -> _law.Term:
     return _law.Term(
-        step._log_masses,
+        step._masses_function(),
         count,
         step._log_failure("remove"),
         step._log_failure("add"),

@@ -31,6 +31,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _divergences, _rates, _special
+from jaxdp._mechanisms._base import Masses
 from jaxdp._special import log1p
 
 _NODES = 1024  # of each of the two scales
@@ -40,8 +41,6 @@ _SMALLEST_SCALE = 1e-15
 _FAR = 2.0**20  # beyond it a loss stands for an infinite one where the range is infinite
 _NEGLIGIBLE = -80.0  # log of the mass that an infinite range leaves beyond its nodes
 _LOWEST = -750.0  # a loss whose ratio is 0 in float64
-
-Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
 class Cells(NamedTuple):

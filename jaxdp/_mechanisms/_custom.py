@@ -199,7 +199,7 @@ class CustomMechanism(Base):
     def _sampled_rate_function(self) -> Callable[[jax.Array, jax.Array], jax.Array]:
         log_lost = self._log_failure("remove"), self._log_failure("add")
         return _cell_rates.sampled_rate_function(
-            self._log_masses, self._loss_range(), log_lost, self._mass_error()
+            self._masses_function(), self._loss_range(), log_lost, self._mass_error()
         )
 
     def _rate_function(self) -> Callable[[jax.Array], jax.Array]:

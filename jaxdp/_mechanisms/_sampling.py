@@ -8,7 +8,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _rates
-from jaxdp._mechanisms._base import Base, Direction, Mechanism, mechanism, require_mechanism
+from jaxdp._mechanisms._base import (
+    Base,
+    Direction,
+    Masses,
+    Mechanism,
+    mechanism,
+    require_mechanism,
+)
 from jaxdp._mechanisms._curve import canonical_terms, log_curve, single
 from jaxdp._rounding import product_up
 from jaxdp._special import log1p
@@ -134,15 +141,23 @@ class PoissonSampled(Base):
         )
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._masses_function()(lo, hi)
+
+    def _masses_function(self) -> Masses:
         step = single(canonical_terms(self.mechanism))
         if step is None:
             raise TypeError("a Poisson-subsampled composition has no one-step loss law")
-        q = self.sampling_probability
-        revealed = None
-        if step._may_fail():
-            atom = log1p(-q)[None], step._log_failure("add")[None]
-            revealed = _divergences.atom_log_masses(lo, hi, *atom)
-        return _divergences.sampled_log_masses(step._log_masses, lo, hi, q, revealed)
+        q, base = self.sampling_probability, step._masses_function()
+        log_failure = step._log_failure("add") if step._may_fail() else None
+
+        def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+            revealed = None
+            if log_failure is not None:
+                atom = log1p(-q)[None], log_failure[None]
+                revealed = _divergences.atom_log_masses(lo, hi, *atom)
+            return _divergences.sampled_log_masses(base, lo, hi, q, revealed)
+
+        return masses
 
     def _mass_error(self) -> jax.Array | float:
         step = single(canonical_terms(self.mechanism))
