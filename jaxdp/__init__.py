@@ -12,6 +12,7 @@ from jaxdp._amplification import FinitePair as FinitePair
 from jaxdp._amplification import HierarchicalRelease as HierarchicalRelease
 from jaxdp._amplification import IntrinsicSensitivity as IntrinsicSensitivity
 from jaxdp._amplification import LaplaceIteration as LaplaceIteration
+from jaxdp._amplification import LossDistribution as LossDistribution
 from jaxdp._amplification import MixingCoefficients as MixingCoefficients
 from jaxdp._amplification import NoisyIteration as NoisyIteration
 from jaxdp._amplification import NoisyProjectedSGD as NoisyProjectedSGD

@@ -65,6 +65,7 @@ class Mechanism(abc.ABC):
 
     _domains: ClassVar[dict[str, _checks.Domain]] = {}
     _core_ndims: ClassVar[dict[str, int]] = {}  # trailing axes of a field's arrays, if any
+    _replaceable: ClassVar[bool] = True  # whether twice a `sensitivity` is that of an exchange
 
     def __post_init__(self) -> None:
         for name, domain in self._domains.items():

@@ -113,6 +113,7 @@ class CustomMechanism(Base):
     domains: ClassVar[dict[str, str]] = {}
     axes: ClassVar[dict[str, int]] = {}
     symmetric: ClassVar[bool] = False
+    _replaceable: ClassVar[bool] = False  # a field `sensitivity` says nothing of other shifts
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

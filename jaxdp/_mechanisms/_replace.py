@@ -14,7 +14,7 @@ def replace_one(m: Mechanism) -> Mechanism:
     directions then describe the same exchange. Compositions are converted term by term.
 
     Args:
-      m: Gaussian, Laplace, Brownian, OrnsteinUhlenbeck, or a composition of these.
+      m: Gaussian, Laplace, Brownian, OrnsteinUhlenbeck, AdditiveNoise, or a composition of these.
 
     Raises:
       ValueError: for Poisson-subsampled mechanisms, whose replace-one pair, ((1-q) Q + q P,
@@ -32,7 +32,7 @@ def replace_one(m: Mechanism) -> Mechanism:
         return Composed([replace_one(part) for part in m.mechanisms])
     if isinstance(m, Repeated):
         return Repeated(replace_one(m.mechanism), m.count)
-    if not hasattr(m, "sensitivity") or hasattr(m, "mechanism"):
+    if not m._replaceable or not hasattr(m, "sensitivity") or hasattr(m, "mechanism"):
         raise ValueError(
             f"replace_one: no proven replace-one pair for {type(m).__name__}; account for a "
             "subsampled run under add/remove adjacency instead"

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _divergences, _special, _x64
 from jaxdp._mechanisms import CustomMechanism
 from jaxdp._noise import _density
+from jaxdp._rounding import product_up
 
 _WIDTH = _checks.Domain("> 0 (inf allowed)", lambda x: x > 0)
 _MOST_TURNS = 8
@@ -23,7 +24,7 @@ _REFUSALS = (
     "log_density must be integrable: from far out on it must fall faster than 1/y",
     "the loss log f(x - sensitivity) - log f(x) turns more often than `turns` says, right of "
     "sensitivity/2; say how often (0 for log-concave noise)",
-    "the loss is above `largest_tail_loss` far from 0",
+    "log_density falls faster than `tail_rate` far from 0",
     "log_density is not smooth enough for its integrals to be known to a relative 1e-3",
 )
 
@@ -58,9 +59,10 @@ class AdditiveNoise(CustomMechanism):
       sensitivity: Delta > 0; how far a record may move the value.
       support: the noise lies in [-support, support]; inf for all reals. Outcomes beyond support of
         one of the two laws only have an infinite loss.
-      largest_tail_loss: an upper bound on the limit of the loss far out, where there is no
-        support and the loss does not fall to 0 there: for exponential tails e^{-r y}, r Delta.
-        (With inf the loss is unbounded, and Rényi divergences above order 1 come back infinite.)
+      tail_rate: the most by which log f falls per unit of y far out, r for tails like e^{-r y}: the
+        loss there is at most r Delta. It is asked for where there is no support and the loss does
+        not fall to 0 far out. (With inf the loss is unbounded, and Rényi divergences above order 1
+        come back infinite.)
       turns: how often the loss turns right of Delta/2 between rising and falling, at most: 0 for
         log-concave f, 1 for Student's t. At most 8.
 
@@ -72,7 +74,7 @@ class AdditiveNoise(CustomMechanism):
       >>> import jax.numpy as jnp, jaxdp
       >>> def logistic(y, scale):
       ...     return -y / scale - 2.0 * jnp.log1p(jnp.exp(-y / scale))
-      >>> noise = jaxdp.AdditiveNoise(logistic, (2.0,), largest_tail_loss=0.5)
+      >>> noise = jaxdp.AdditiveNoise(logistic, (2.0,), tail_rate=0.5)
       >>> float(jaxdp.epsilon(noise, 0.0))
       0.5
       >>> round(float(jaxdp.delta(noise, 0.1)), 5)  # 1/(1 + e^-(t - 1)/2) - e^0.1/(1 + e^-t/2)
@@ -83,10 +85,11 @@ class AdditiveNoise(CustomMechanism):
     parameters: tuple[Any, ...] = ()
     sensitivity: ArrayLike = 1.0
     support: ArrayLike = np.inf
-    largest_tail_loss: ArrayLike = np.inf
+    tail_rate: ArrayLike = np.inf
     turns: int = dataclasses.field(default=0, metadata={"static": True})
 
     symmetric: ClassVar = True
+    _replaceable: ClassVar = True
 
     def __post_init__(self) -> None:
         """Check what is known."""
@@ -145,7 +148,7 @@ class AdditiveNoise(CustomMechanism):
 _ADDITIVE_DOMAINS = {
     "sensitivity": _checks.POSITIVE,
     "support": _WIDTH,
-    "largest_tail_loss": _WIDTH,
+    "tail_rate": _WIDTH,
 }
 
 
@@ -186,11 +189,17 @@ class _Law:
     def noise(self, v: jax.Array) -> jax.Array:
         """By how much rounding may move L."""
         sizes = jnp.abs(self.fixed(jnp.abs(v - self.half))) + jnp.abs(self.fixed(v + self.half))
-        return _density._NOISE * (1.0 + jnp.where(jnp.isfinite(sizes), sizes, 0.0))
+        return _density.NOISE * (1.0 + jnp.where(jnp.isfinite(sizes), sizes, 0.0))
 
     def _loss_at(self, x: jax.Array) -> jax.Array:
         """L at outcomes x, with its derivative."""
         return self.h(jnp.abs(x - self.shift)) - self.h(x)
+
+    def limit(self) -> jax.Array:
+        """The largest loss far out, rounded up; infinite where the tail's rate is."""
+        rate = jnp.asarray(self.mechanism.tail_rate, jnp.float64)
+        some = jnp.isfinite(rate)
+        return jnp.where(some, product_up(jnp.where(some, rate, 1.0), self.shift), jnp.inf)
 
     def largest(self) -> jax.Array:
         """The largest finite loss, rounded up."""
@@ -200,7 +209,7 @@ class _Law:
         at = self._loss_at(x)
         noise = jnp.where(jnp.isfinite(at), self.noise(ends), 0.0)
         seen = jnp.max(at * (1.0 + _ROUNDED_UP) + noise)
-        limit = jnp.asarray(self.mechanism.largest_tail_loss, jnp.float64)
+        limit = self.limit()
         falls = self.turns.number % 2 == 1
         known = self.bounded | falls
         return jnp.where(known, seen, jnp.where(jnp.isinf(limit), jnp.inf, jnp.fmax(limit, seen)))
@@ -269,7 +278,7 @@ def _refusal(m: AdditiveNoise) -> jax.Array:
     found, table = law.turns, law.table
     start = jnp.isfinite(law.fixed(jnp.zeros(1))[0])
     rises = ~found.starts_rising & (found.number > 0)
-    limit = jnp.asarray(m.largest_tail_loss, jnp.float64)
+    limit = law.limit()
     at_end = law.loss(law.end)
     above = ~law.bounded & (found.number % 2 == 0)
     above &= at_end > limit * (1.0 + 2.0**-40) + law.noise(law.end)

@@ -35,7 +35,7 @@ _CELLS = 2048  # on which panels are laid out
 _PER_FOLD, _PER_SCALE = 1.0 / 3.0, 3.0  # panels for an e-fold of f, and of y
 _CERTAIN = 2.0**-36  # relative: cancellation among tail sums and positions, a thousand roundings
 _BISECTIONS, _NEWTON = 64, 8
-_NOISE = 2.0**-50  # of a loss, relative to the log densities of which it is the difference
+NOISE = 2.0**-50  # of a loss, relative to the log densities of which it is the difference
 
 LogDensity = Callable[[jax.Array], jax.Array]
 
@@ -89,7 +89,7 @@ def table(h: LogDensity, frozen: LogDensity, support: jax.Array, reach: jax.Arra
     y = jnp.minimum(width * jnp.sinh(t), end)
     values = frozen(y)
     change = values[:-1] - values[1:]
-    noise = _NOISE * (jnp.abs(values[:-1]) + jnp.abs(values[1:])) * 4.0
+    noise = NOISE * (jnp.abs(values[:-1]) + jnp.abs(values[1:])) * 4.0
     finite = jnp.isfinite(values[0]) & ~jnp.any(jnp.isnan(values)) & jnp.isfinite(width)
     steps = _PER_FOLD * jnp.clip(jnp.abs(change), 0.0, 1e6) + _PER_SCALE * (t[1:] - t[:-1])
     needed = jnp.concatenate([jnp.zeros(1), jnp.cumsum(steps)])
