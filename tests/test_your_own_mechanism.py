@@ -65,7 +65,7 @@ EPSILONS = {  # of one step; the last deltas are 1e-11, 0.06 and 3e-7
     "student_t": [0.0, 0.1, 0.3, 0.5, 0.5753],
 }
 EPSILONS_OF_RUNS = {  # of all records, and of samples
-    "truncated_gaussian": ([520.0, 750.0], [0.8, 6.0]),
+    "truncated_gaussian": ([560.0, 700.0], [0.8, 6.0]),
     "mixture": ([300.0, 360.0], [0.3, 3.0]),
     "student_t": ([100.0, 170.0], [0.2, 1.0]),
 }
