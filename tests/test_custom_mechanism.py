@@ -164,7 +164,7 @@ def test_a_table_is_its_finite_pair():
         got, known = (jaxdp.delta(m, epsilons, direction=direction) for m in (table, truth))
         np.testing.assert_allclose(got, known, rtol=1e-12)
     low, high = jaxdp.delta_bounds(table, 1.0, method=jaxdp.Numerical(1024))
-    assert low <= jaxdp.delta(truth, 1.0) <= high <= 1.01 * low
+    assert low <= jaxdp.delta(truth, 1.0) <= high <= 1.06 * low
 
 
 @pytest.mark.parametrize(

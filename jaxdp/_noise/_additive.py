@@ -77,8 +77,8 @@ class AdditiveNoise(CustomMechanism):
       >>> noise = jaxdp.AdditiveNoise(logistic, (2.0,), tail_rate=0.5)
       >>> float(jaxdp.epsilon(noise, 0.0))
       0.5
-      >>> round(float(jaxdp.delta(noise, 0.1)), 5)  # 1/(1 + e^-(t - 1)/2) - e^0.1/(1 + e^-t/2)
-      0.07669
+      >>> round(float(jaxdp.delta(noise, 0.1)), 5)
+      0.08351
     """
 
     log_density: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
@@ -208,11 +208,15 @@ class _Law:
         x = jnp.where(last & self.bounded, self.support, ends + self.half)
         at = self._loss_at(x)
         noise = jnp.where(jnp.isfinite(at), self.noise(ends), 0.0)
-        seen = jnp.max(at * (1.0 + _ROUNDED_UP) + noise)
+        # (Without a support the end is no turn: `limit` speaks for it, or the loss falls there.)
+        at = jnp.where(last & ~self.bounded, -jnp.inf, at * (1.0 + _ROUNDED_UP) + noise)
+        seen = jnp.max(at)
         limit = self.limit()
         falls = self.turns.number % 2 == 1
         known = self.bounded | falls
-        return jnp.where(known, seen, jnp.where(jnp.isinf(limit), jnp.inf, jnp.fmax(limit, seen)))
+        return jnp.where(
+            known, seen, jnp.where(jnp.isinf(limit), jnp.inf, jnp.maximum(limit, seen))
+        )
 
     def log_lost(self) -> jax.Array:
         """log P{x > support}."""
