@@ -1,11 +1,11 @@
 """jaxdp: the privacy of mechanisms in JAX, certified and differentiable.
 
-A mechanism is a PyTree of its parameters (`Gaussian`, `Laplace`, `DiscreteGaussian`, ...); others
-are made of it (`PoissonSampled`, `RandomAllocation`, `Repeated`, `Composed`, `Schedule`), and
-`dp_sgd` makes a training run. Questions
-are functions of a mechanism, broadcast over arrays, and work under jit, vmap and grad: `epsilon`,
-`delta`, `epsilon_bounds`, `tradeoff`, `renyi`, ... What they return is an upper bound on privacy
-loss, rounding included, and for the worse of adding and removing a record unless asked otherwise.
+A mechanism is a PyTree of its parameters (`Gaussian`, `Laplace`, `DiscreteGaussian`, ...; your own
+is a `CustomMechanism`); others are made of it (`PoissonSampled`, `RandomAllocation`, `Repeated`,
+`Composed`, `Schedule`), and `dp_sgd` makes a training run. Questions are functions of a mechanism,
+broadcast over arrays, and work under jit, vmap and grad: `epsilon`, `delta`, `epsilon_bounds`,
+`tradeoff`, `renyi`, ... What they return is an upper bound on privacy loss, rounding included, and
+for the worse of adding and removing a record unless asked otherwise.
 
 Beside them: the package `calibrate` (parameters from targets), `jaxdp.training` (accounting inside
 training loops), `jaxdp.plot` (pictures), `jaxdp.interop` (dp_accounting's events), and the command
@@ -33,6 +33,7 @@ from jaxdp._amplification import FinitePair as FinitePair
 from jaxdp._amplification import HierarchicalRelease as HierarchicalRelease
 from jaxdp._amplification import IntrinsicSensitivity as IntrinsicSensitivity
 from jaxdp._amplification import LaplaceIteration as LaplaceIteration
+from jaxdp._amplification import LossDistribution as LossDistribution
 from jaxdp._amplification import MixingCoefficients as MixingCoefficients
 from jaxdp._amplification import NoisyIteration as NoisyIteration
 from jaxdp._amplification import NoisyProjectedSGD as NoisyProjectedSGD
@@ -62,6 +63,7 @@ from jaxdp._conversions import zcdp_to_renyi as zcdp_to_renyi
 from jaxdp._mechanisms import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms import Brownian as Brownian
 from jaxdp._mechanisms import Composed as Composed
+from jaxdp._mechanisms import CustomMechanism as CustomMechanism
 from jaxdp._mechanisms import FixedSizeGroup as FixedSizeGroup
 from jaxdp._mechanisms import FixedSizeSampled as FixedSizeSampled
 from jaxdp._mechanisms import Gaussian as Gaussian
@@ -82,6 +84,7 @@ from jaxdp._methods import Decomposition as Decomposition
 from jaxdp._methods import Numerical as Numerical
 from jaxdp._methods import PosteriorSampling as PosteriorSampling
 from jaxdp._methods import Renyi as Renyi
+from jaxdp._noise import AdditiveNoise as AdditiveNoise
 from jaxdp._noise import DiscreteGaussian as DiscreteGaussian
 from jaxdp._noise import DiscreteLaplace as DiscreteLaplace
 from jaxdp._noise import GammaDifference as GammaDifference
@@ -125,12 +128,21 @@ __all__ = [
     "GammaDifference",
     "LaplaceSum",
     "PartialNoise",
+    "AdditiveNoise",
+    "CustomMechanism",
+    "LossDistribution",
     "FinitePair",
     "PostProcessed",
     "Composed",
     "Repeated",
     "Schedule",
     "PoissonSampled",
+    "PoissonSampledGroup",
+    "PoissonSampledReplaceOne",
+    "FixedSizeSampled",
+    "FixedSizeGroup",
+    "fixed_size_sampled",
+    "GaussianMixture",
     "RandomAllocation",
     "Shuffled",
     "replace_one",

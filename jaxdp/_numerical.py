@@ -125,7 +125,7 @@ def _nested_term(step: PoissonSampled, tables: Tables) -> _law.Term:
     low, high = (jnp.asarray(end) for end in base.support)
     low = jnp.where((log_absent > -jnp.inf) & (q < 1.0), -jnp.inf, low)
     return _law.Term(
-        functools.partial(step._masses_from, base.masses, log_absent),
+        step._masses_from(base.masses, log_absent),
         1.0,
         base.log_tau_p + jnp.log(q),
         jnp.where(q < 1.0, -jnp.inf, log_absent),
@@ -136,7 +136,7 @@ def _nested_term(step: PoissonSampled, tables: Tables) -> _law.Term:
 
 def _term(step: Base, count: ArrayLike) -> _law.Term:
     return _law.Term(
-        step._log_masses,
+        step._masses_function(),
         count,
         step._log_failure("remove"),
         step._log_failure("add"),

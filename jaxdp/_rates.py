@@ -49,7 +49,7 @@ def log_mixture(loss: jax.Array, q: jax.Array) -> jax.Array:
     return larger + log1p(jnp.where(near, change, ratio))
 
 
-def _log_psi(u: jax.Array, s: jax.Array) -> jax.Array:
+def log_psi(u: jax.Array, s: jax.Array) -> jax.Array:
     """log of psi_s(u) = u^2 exp[0, s u, u] >= 0, which may be as large or small as it likes.
 
     exp[a, b, c] = e^top exp[a - top, b - top, c - top] with top the largest of the three, one of
@@ -77,10 +77,15 @@ def discrete_rate(
     s <= 0, minus the `missing` P-mass where Q has none: E[X^s] - 1 is larger by s times that sum.
     With an error, of E[X^s] - 1 and relative, the value is larger by that.
     """
-    total = special.logsumexp(log_weights + _log_psi(loss, s)) + error
+    total = special.logsumexp(log_weights + log_psi(loss, s)) + error
     if missing is not None:
         lost = _divergences.log_positive(missing) - jnp.log(1.0 - s)
         total = _divergences.log_add(total, lost)
+    return rate_from_log_excess(total, s)
+
+
+def rate_from_log_excess(total: jax.Array, s: jax.Array) -> jax.Array:
+    """k(s) from the logarithm of the excess (E[X^s] - 1)/(s (s - 1)), however large that is."""
     scale = s * (s - 1.0)
     far = total >= _LARGE  # E X^s is beyond e^300 s (s - 1): not at s = 0 or 1
     near = _divergences.rate_from_excess(_divergences.exp_log(jnp.where(far, 0.0, total)), s)

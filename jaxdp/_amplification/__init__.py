@@ -15,6 +15,7 @@ from jaxdp._amplification._kernels import coupling_bound as coupling_bound
 from jaxdp._amplification._kernels import kernel_power as kernel_power
 from jaxdp._amplification._kernels import mixing_coefficients as mixing_coefficients
 from jaxdp._amplification._laplace_iteration import LaplaceIteration as LaplaceIteration
+from jaxdp._amplification._loss_distribution import LossDistribution as LossDistribution
 from jaxdp._amplification._mixing import Dobrushin as Dobrushin
 from jaxdp._amplification._mixing import Doeblin as Doeblin
 from jaxdp._amplification._mixing import PrivacyPair as PrivacyPair

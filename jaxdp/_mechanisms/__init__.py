@@ -8,6 +8,7 @@ from jaxdp._mechanisms._base import mechanism as mechanism
 from jaxdp._mechanisms._base import require_mechanism as require_mechanism
 from jaxdp._mechanisms._combinators import Composed as Composed
 from jaxdp._mechanisms._combinators import Repeated as Repeated
+from jaxdp._mechanisms._custom import CustomMechanism as CustomMechanism
 from jaxdp._mechanisms._finite import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms._finite import RandomizedResponse as RandomizedResponse
 from jaxdp._mechanisms._fixed_size import FixedSizeSampled as FixedSizeSampled

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jaxdp import _checks, _structure
 
 Direction = Literal["remove", "add"]
+Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 T = TypeVar("T", bound=type)
 
 
@@ -66,6 +67,7 @@ class Mechanism(abc.ABC):
     _relation: ClassVar[str | None] = None
     _domains: ClassVar[dict[str, _checks.Domain]] = {}
     _core_ndims: ClassVar[dict[str, int]] = {}  # trailing axes of a field's arrays, if any
+    _replaceable: ClassVar[bool] = True  # whether twice a `sensitivity` is that of an exchange
 
     def __post_init__(self) -> None:
         for name, domain in self._domains.items():
@@ -159,6 +161,10 @@ class Base(Mechanism):
     @abc.abstractmethod
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         """log Q{lo < L <= hi} and log P{lo < L <= hi} of the finite loss, elementwise."""
+
+    def _masses_function(self) -> Masses:
+        """`_log_masses`, with what all its intervals share computed once."""
+        return self._log_masses
 
     def _log_failure(self, direction: Direction) -> jax.Array:
         """None, unless a class says otherwise."""

@@ -16,8 +16,8 @@ def replace_one(m: Mechanism) -> Mechanism:
     directions then describe the same exchange. Compositions are converted term by term.
 
     Args:
-      m: Gaussian, Laplace, Brownian, OrnsteinUhlenbeck, the Poisson sample of one Gaussian, or a
-        composition of these.
+      m: Gaussian, Laplace, Brownian, OrnsteinUhlenbeck, AdditiveNoise, the Poisson sample of one
+        Gaussian, or a composition of these.
 
     Raises:
       ValueError: for other Poisson-subsampled mechanisms: their replace-one pair, ((1-q) Q + q P,
@@ -38,7 +38,7 @@ def replace_one(m: Mechanism) -> Mechanism:
         return Repeated(replace_one(m.mechanism), m.count)
     if isinstance(m, PoissonSampled) and is_gaussian(m.mechanism):
         return PoissonSampledReplaceOne(m.mechanism, m.sampling_probability)
-    stated = m.neighbours is not None
+    stated = m.neighbours is not None or not m._replaceable
     if not hasattr(m, "sensitivity") or hasattr(m, "mechanism") or stated:
         raise ValueError(
             f"replace_one: no proven replace-one pair for {type(m).__name__}; account for a "

@@ -8,7 +8,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _rates
-from jaxdp._mechanisms._base import Base, Direction, Mechanism, mechanism, require_mechanism
+from jaxdp._mechanisms._base import (
+    Base,
+    Direction,
+    Masses,
+    Mechanism,
+    mechanism,
+    require_mechanism,
+)
 from jaxdp._mechanisms._curve import canonical_terms, log_curve, single
 from jaxdp._rounding import product_up
 from jaxdp._special import log1p
@@ -141,24 +148,26 @@ class PoissonSampled(Base):
         )
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._masses_function()(lo, hi)
+
+    def _masses_function(self) -> Masses:
         step = single(canonical_terms(self.mechanism))
         if step is None:
             raise TypeError("a composition on a sample has no one-step law of its own")
         log_absent = step._log_failure("add") if step._may_fail() else None
-        return self._masses_from(step._log_masses, log_absent, lo, hi)
+        return self._masses_from(step._masses_function(), log_absent)
 
-    def _masses_from(
-        self,
-        masses: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
-        log_absent: jax.Array | None,
-        lo: jax.Array,
-        hi: jax.Array,
-    ) -> tuple[jax.Array, jax.Array]:
-        """`_log_masses` from those of what runs on the sample, and log Q{L = -inf}, if any."""
-        q, revealed = self.sampling_probability, None
-        if log_absent is not None:
-            revealed = _divergences.atom_log_masses(lo, hi, log1p(-q)[None], log_absent[None])
-        return _divergences.sampled_log_masses(masses, lo, hi, q, revealed)
+    def _masses_from(self, base: Masses, log_absent: jax.Array | None) -> Masses:
+        """The masses from those of what runs on the sample, and log Q{L = -inf}, if any."""
+        q = self.sampling_probability
+
+        def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+            revealed = None
+            if log_absent is not None:
+                revealed = _divergences.atom_log_masses(lo, hi, log1p(-q)[None], log_absent[None])
+            return _divergences.sampled_log_masses(base, lo, hi, q, revealed)
+
+        return masses
 
     def _mass_error(self) -> jax.Array | float:
         step = single(canonical_terms(self.mechanism))

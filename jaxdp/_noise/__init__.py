@@ -1,5 +1,6 @@
 """Distributed and repeated noise."""
 
+from jaxdp._noise._additive import AdditiveNoise as AdditiveNoise
 from jaxdp._noise._bounds import gdl_epsilon_floor as gdl_epsilon_floor
 from jaxdp._noise._bounds import skellam_renyi_bound as skellam_renyi_bound
 from jaxdp._noise._continuous import GammaDifference as GammaDifference

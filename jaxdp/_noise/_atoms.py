@@ -5,18 +5,22 @@ import jax.numpy as jnp
 
 from jaxdp import _divergences
 
-ATOMS = 8192
-_LEVELS = 13
+ATOMS = 8192  # of integer noise
 
 
 def interval_log_masses(
     lo: jax.Array, hi: jax.Array, loss: jax.Array, log_q: jax.Array, log_p: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """log Q and log P of {lo < L <= hi}, elementwise, for vectors of 8192 atoms.
+    """log Q and log P of {lo < L <= hi}, elementwise, for vectors of any number of atoms.
 
     The atoms are sorted by loss and summed in a binary tree; an interval is the sum of at most
     two blocks on each level, so that nothing is ever subtracted.
     """
+    size = loss.shape[0]
+    padding = (1 << (size - 1).bit_length()) - size
+    if padding:
+        loss = jnp.append(loss, jnp.full((padding,), jnp.inf))
+        log_q, log_p = (jnp.append(x, jnp.full((padding,), -jnp.inf)) for x in (log_q, log_p))
     order = jnp.argsort(jax.lax.stop_gradient(loss))
     loss = jax.lax.stop_gradient(loss)[order]
     left = jnp.searchsorted(loss, lo, side="right")
@@ -39,6 +43,7 @@ def _range_sum(log_values, left, right):
     """log sum_{left <= i < right} e^log_values[:, i], for vectors of ends."""
     top = jax.lax.stop_gradient(log_values)
     finite = jnp.isfinite(top)
+    size = log_values.shape[1]
     # m = 1, but with the gradient of e^(log_values - top)
     mass = jnp.where(finite, 1.0 + jnp.where(finite, log_values - top, 0.0), 0.0)
 
@@ -46,7 +51,7 @@ def _range_sum(log_values, left, right):
         tree, total, left, right = state
 
         def block(index, there):
-            index = jnp.clip(index, 0, ATOMS - 1)
+            index = jnp.clip(index, 0, size - 1)
             t, m = tree[0][:, index], tree[1][:, index]
             return jnp.where(there, t, -jnp.inf), jnp.where(there, m, 0.0)
 
@@ -63,6 +68,6 @@ def _range_sum(log_values, left, right):
     zero = jnp.zeros((2, *left.shape))
     total = (jnp.full_like(zero, -jnp.inf), zero)
     _, (top, mass), _, _ = jax.lax.fori_loop(
-        0, _LEVELS + 1, level, ((top, mass), total, left, right)
+        0, size.bit_length(), level, ((top, mass), total, left, right)
     )
     return jnp.where(mass > 0.0, top, 0.0) + _divergences.log_positive(mass)

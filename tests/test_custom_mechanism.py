@@ -1,0 +1,205 @@
+"""The contract of `CustomMechanism` and the tables of `LossDistribution`, against finite pairs."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxdp
+
+ORDERS = np.array([1.0, 1.5, 3.0, 20.0, 300.0])
+
+
+@pytest.fixture(autouse=True)
+def _x64():
+    with jax.enable_x64(True):
+        yield
+
+
+class Revealing(jaxdp.CustomMechanism):
+    """Three outcomes of both laws (losses -1, 1/2, 2), one of P alone and one of Q alone."""
+
+    lost: float
+    domains = {"lost": "probability"}
+
+    def _table(self):
+        p = jnp.array([0.2, 0.5, 0.3]) * (1.0 - self.lost)
+        loss = jnp.array([-1.0, 0.5, 2.0])
+        return loss, p * jnp.exp(-loss), p
+
+    def log_masses(self, lo, hi):
+        loss, q, p = self._table()
+        inside = (lo[..., None] < loss) & (loss <= hi[..., None])
+        sums = [jnp.sum(jnp.where(inside, x, 0.0), axis=-1) for x in (q, p)]
+        return tuple(jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1.0)), -jnp.inf) for x in sums)
+
+    def loss_range(self):
+        return -1.0, 2.0
+
+    def log_infinity(self):
+        _, q, _ = self._table()
+        return jnp.log(self.lost), jnp.log1p(-jnp.sum(q))
+
+
+def _finite(lost):
+    p = np.array([0.2, 0.5, 0.3]) * (1.0 - lost)
+    q = p * np.exp(-np.array([-1.0, 0.5, 2.0]))
+    return jaxdp.FinitePair([*p, lost, 0.0], [*q, 0.0, 1.0 - q.sum()])
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_curve_and_runs_are_those_of_the_finite_pair(direction):
+    mine, truth = Revealing(0.01), _finite(0.01)
+    epsilons = np.array([-1.2, -0.3, 0.0, 0.5, 1.9, 3.0])
+    low, high = jaxdp.delta_bounds(mine, epsilons, direction=direction)
+    known = jaxdp.delta(truth, epsilons, direction=direction)
+    assert np.all(low <= known * (1 + 1e-13))
+    assert np.all(known <= high * (1 + 1e-13))
+    np.testing.assert_allclose(high, low, rtol=1e-9)
+
+
+def _counts(total, kinds):
+    """All ways to share `total` draws among so many kinds, and the logs of their numbers."""
+    grids = np.meshgrid(*[np.arange(total + 1)] * (kinds - 1), indexing="ij")
+    first = np.stack([g.ravel() for g in grids], axis=-1)
+    first = first[first.sum(axis=-1) <= total]
+    counts = np.column_stack([first, total - first.sum(axis=-1)])
+    log_factorial = np.append(0.0, np.cumsum(np.log(np.arange(1.0, total + 1))))
+    return counts, log_factorial[total] - log_factorial[counts].sum(axis=-1)
+
+
+def _outcomes(lost):
+    """X and Q of the outcomes that Q has, the last one being Q's alone."""
+    p = np.array([0.2, 0.5, 0.3]) * (1.0 - lost)
+    x = np.exp([-1.0, 0.5, 2.0])
+    return np.append(x, 0.0), np.append(p / x, 1.0 - np.sum(p / x))
+
+
+def test_runs_against_exact_enumeration():
+    """30 Poisson-sampled steps, the larger of both directions."""
+    rate, steps, lost, epsilon = 0.1, 30, 0.01, 1.0
+    x, q = _outcomes(lost)
+    x = 1.0 - rate + rate * x
+    counts, log_ways = _counts(steps, 4)
+    log_q, log_x = log_ways + counts @ np.log(q), counts @ np.log(x)
+    finite = np.exp(log_q) @ np.maximum(np.exp(log_x) - np.exp(epsilon), 0.0)
+    remove = finite - np.expm1(steps * np.log1p(-rate * lost))
+    add = np.exp(log_q) @ np.maximum(1.0 - np.exp(epsilon + log_x), 0.0)
+    run = jaxdp.Repeated(jaxdp.PoissonSampled(Revealing(lost), rate), steps)
+    low, high = jaxdp.delta_bounds(run, epsilon)
+    assert low <= max(remove, add) <= high <= 1.01 * low
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_renyi_is_an_upper_bound_close_to_the_exact_one(direction):
+    """Of the law itself where nothing is lost, and of a sample: there "add" is finite."""
+    for lost, rate in ((0.0, 1.0), (0.01, 0.1)):
+        mine, truth = (jaxdp.PoissonSampled(m(lost), rate) for m in (Revealing, _finite))
+        got, known = (jaxdp.renyi(m, ORDERS, direction=direction) for m in (mine, truth))
+        finite = np.isfinite(known)
+        assert np.array_equal(finite, np.isfinite(got))
+        assert np.all(got[finite] >= known[finite] * (1 - 1e-12))
+        np.testing.assert_allclose(got[finite], known[finite], rtol=2e-4)
+
+
+def test_gradients_and_bad_parameters():
+    def risk(m):
+        return lambda x: jaxdp.delta(m(x), 0.3, direction="remove")
+
+    slope = jax.jit(jax.vmap(jax.grad(risk(Revealing))))(jnp.array([0.01, 0.2]))
+    h = 1e-6
+    for got, x in zip(slope, (0.01, 0.2), strict=True):
+        ends = [float(risk(_finite)(x + d)) for d in (-h, h)]
+        assert got == pytest.approx((ends[1] - ends[0]) / (2 * h), rel=1e-6)
+    with pytest.raises(ValueError, match="lost must be in"):
+        Revealing(1.5)
+    assert np.isnan(jax.jit(risk(Revealing))(1.5))
+    with pytest.raises(ValueError, match="domains names"):
+
+        class Wrong(Revealing):
+            domains = {"loss": "positive"}
+
+    with pytest.raises(TypeError, match="defines no sample"):
+        Revealing(0.1).sample(jax.random.key(0), 0.0)
+
+
+def test_an_unbounded_loss_has_infinite_renyi_divergence_and_a_numerical_epsilon():
+    noise = jaxdp.AdditiveNoise(_gaussian)
+    assert np.isinf(jaxdp.renyi(noise, 2.0))
+    np.testing.assert_allclose(
+        jaxdp.epsilon(noise, 1e-5), jaxdp.epsilon(jaxdp.Gaussian(1.0), 1e-5), rtol=1e-9
+    )
+    twice = jaxdp.replace_one(noise)
+    np.testing.assert_allclose(
+        jaxdp.epsilon(twice, 1e-5), jaxdp.epsilon(jaxdp.Gaussian(0.5), 1e-5), rtol=1e-9
+    )
+
+
+def _gaussian(y):
+    return -0.5 * y**2
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_random_allocation_against_exact_enumeration(direction):
+    """One of 20 steps: X is the mean of the steps' ratios."""
+    lost, steps, epsilon = 1e-6, 20, 0.3
+    x, q = _outcomes(lost)
+    counts, log_ways = _counts(steps, 4)
+    masses, mean = np.exp(log_ways + counts @ np.log(q)), counts @ x / steps
+    if direction == "remove":
+        truth = masses @ np.maximum(mean - np.exp(epsilon), 0.0) + lost
+    else:
+        truth = masses @ np.maximum(1.0 - np.exp(epsilon) * mean, 0.0)
+    run = jaxdp.RandomAllocation(Revealing(lost), steps)
+    low, high = jaxdp.delta_bounds(run, epsilon, direction=direction)
+    assert low <= truth <= high <= 1.05 * low
+
+
+def test_a_table_is_its_finite_pair():
+    losses = np.array([2.0, -1.0, 0.5])  # in any order
+    masses = np.array([0.3, 0.2, 0.5]) * 0.99
+    table, truth = jaxdp.LossDistribution(losses, np.log(masses), 0.01), _finite(0.01)
+    epsilons = np.array([-1.2, 0.0, 0.5, 3.0])
+    for direction in ("remove", "add"):
+        got, known = (jaxdp.delta(m, epsilons, direction=direction) for m in (table, truth))
+        np.testing.assert_allclose(got, known, rtol=1e-12)
+    low, high = jaxdp.delta_bounds(table, 1.0, method=jaxdp.Numerical(1024))
+    assert low <= jaxdp.delta(truth, 1.0) <= high <= 1.06 * low
+
+
+@pytest.mark.parametrize(
+    ("losses", "log_masses", "infinity", "sentence"),
+    [
+        ([0.0, np.inf], np.log([0.5, 0.5]), 0.0, "losses must be finite"),
+        ([0.0, 1.0], np.log([0.5, 0.4]), 0.0, "sum to 1"),
+        ([-1.0, -2.0], np.log([0.5, 0.5]), 0.0, "at most 1"),
+        ([0.0], np.log([0.5, 0.5]), 0.0, "one length"),
+    ],
+)
+def test_tables_that_are_no_laws_are_refused(losses, log_masses, infinity, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        jaxdp.LossDistribution(losses, log_masses, infinity)
+
+
+def test_tables_of_dp_accounting_both_ways():
+    pytest.importorskip("dp_accounting")
+    from dp_accounting.pld import privacy_loss_distribution as dpa
+
+    import jaxdp.interop
+
+    step = jaxdp.PoissonSampled(Revealing(1e-6), 0.3)
+    pld = jaxdp.interop.to_privacy_loss_distribution(step, value_discretization_interval=1e-2)
+    epsilons = [-0.2, 0.0, 0.2, 1.0]
+    for direction, table in (("remove", pld._pmf_remove), ("add", pld._pmf_add)):
+        theirs = np.array([table.get_delta_for_epsilon(e) for e in epsilons])
+        exact = np.asarray(jaxdp.delta(step, np.array(epsilons), direction=direction))
+        assert np.all(theirs >= exact * (1 - 1e-13))
+        assert np.all(theirs <= exact + 1e-2)
+        law = jaxdp.interop.from_privacy_loss_distribution(pld, direction=direction)
+        back = jaxdp.delta(law, np.array(epsilons), direction="remove")
+        np.testing.assert_allclose(back, theirs, rtol=1e-9)
+    optimistic = dpa.from_laplace_mechanism(1.0, pessimistic_estimate=False)
+    with pytest.raises(ValueError, match="optimistic"):
+        jaxdp.interop.from_privacy_loss_distribution(optimistic)
+    with pytest.raises(ValueError, match="one step"):
+        jaxdp.interop.to_privacy_loss_distribution(jaxdp.Repeated(jaxdp.Laplace(1.0), 2))
