@@ -286,4 +286,5 @@ def tabulated(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Term:
     support = jnp.where(some, low, loss[0]), jnp.where(some, high, loss[-1])
     masses = interval_masses(q, p, index)
     error = jnp.where(known, 0.0, jnp.nan)
-    return Term(masses, 1.0, *(jnp.minimum(x, 0.0) for x in log_tau), support, error)
+    log_tau_p, log_tau_q = (jnp.minimum(x, 0.0) for x in log_tau)
+    return Term(masses, 1.0, log_tau_p, log_tau_q, support, error)

@@ -27,7 +27,9 @@ class PoissonSampled(Base):
 
     With (P, Q) the pair of the mechanism, the pair is ((1-q) Q + q P, Q). One run has the exact
     curve of formulas by Balle, Barthe & Gaboardi 2018 (remove) and its mirror (add); repeated
-    runs are composed numerically, or by the exact Rényi divergences of both directions.
+    runs are composed numerically, or by the exact Rényi divergences of both directions. Several
+    mechanisms on one sample, a composition, are tabulated and sampled numerically, at any depth
+    (Rényi divergences of these are bounds only, and loose).
     Neither direction bounds the other; direction="both" takes the larger at the very end.
 
     Args:

@@ -98,7 +98,8 @@ def to_privacy_loss_distribution(
     with jax.enable_x64(True):
         known = jax.tree.unflatten(treedef, [jnp.asarray(leaf) for leaf in leaves])
         step = _curve.single(_curve.canonical_terms(known))
-        masses = jax.jit(lambda lo, hi: step._log_masses(lo, hi))
+        assert step is not None  # as it was above
+        masses = jax.jit(step._masses_function())
         remove, add = (
             _pmf(step, masses, d, interval, float(log_tail_mass)) for d in ("remove", "add")
         )
