@@ -24,6 +24,7 @@ import numpy as np
 
 from benchmarks.attack import checks, consistency, derivatives, grammar, run, uses
 
+CLASSES_KEPT = 8  # whose programs are kept: all of them do not fit into memory
 ENGINE_ROWS = 32  # of a structure that needs the numerical engine, for each query
 HEADER = ("class", "settings", *run.VERDICTS, "seconds")
 
@@ -138,6 +139,8 @@ def main() -> None:
         if time.perf_counter() - start > 60 * args.minutes:
             break
         tallies.append(attack(job, args.seed))
+        if len(tallies) % CLASSES_KEPT == 0:
+            jax.clear_caches()
         print(row(tallies[-1]), *lines(tallies[-1]), sep="\n", flush=True)
         if args.output:
             args.output.write_text(report(tallies, args.seed))
