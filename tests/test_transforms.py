@@ -95,6 +95,30 @@ TABLE = (
         side=1,
     ),
     row("Laplace", lambda s, r, e: jaxdp.delta(jaxdp.Laplace(s, r), e), (1.5, 1.2, 0.2), side=1),
+    row(
+        "PoissonSampledReplaceOne",
+        lambda s, q, e: jaxdp.delta(jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(s), q), e),
+        (1.3, 0.2, 0.3),
+        side=1,
+    ),
+    row(
+        "FixedSizeSampled fixed_size_sampled",
+        lambda s, q, e: jaxdp.delta(jaxdp.FixedSizeSampled(jaxdp.Gaussian(s), q), e),
+        (1.3, 0.2, 0.3),
+        side=1,
+    ),
+    row(
+        "PoissonSampledGroup GaussianMixture",
+        lambda s, q, e: jaxdp.delta(jaxdp.PoissonSampledGroup(s, q, 3), e),
+        (1.3, 0.1, 0.3),
+        side=1,
+    ),
+    row(
+        "FixedSizeGroup",
+        lambda s, e: jaxdp.delta(jaxdp.FixedSizeGroup(s, 10, 100, 3), e),
+        (1.3, 0.3),
+        side=1,
+    ),
     row("RandomizedResponse", lambda p, e: jaxdp.delta(jaxdp.RandomizedResponse(p), e), (1, 0.3)),
     row("ApproximateDP", lambda p, d, e: jaxdp.delta(jaxdp.ApproximateDP(p, d), e), (1, 0.1, 0.3)),
     row("Brownian", lambda t, r, e: jaxdp.delta(jaxdp.Brownian(t, r), e), (0.6, 1.2, 0.5), side=1),
@@ -196,6 +220,7 @@ def test_the_table_is_complete():
     elsewhere |= {"Schedule", "schedule", "LearnedSchedule", "batch"}  # test_schedule, test_batch
     elsewhere |= {"solve_integer"}  # tests/allocation
     elsewhere |= {"Shortfall"}  # test_calibrate; not under transformations
+    elsewhere |= {"CustomMechanism", "dp_sgd"}  # test_custom_mechanism, test_builders
     names = (public(jaxdp) | public(calibrate)) - elsewhere - NO_NUMBERS - METHODS
     assert names <= covered, names - covered
     for name in names:
