@@ -221,7 +221,7 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
     def merge(arrays):
         full = list(leaves)
         for index, value in zip(traced, arrays, strict=True):
-            full[index] = value
+            full[index] = _exact(value)  # (JAX hands on Python's numbers as they are)
         return full
 
     program = _embedded(
