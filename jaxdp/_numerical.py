@@ -186,6 +186,13 @@ def _with_tables(
             answers.extend(bounds(terms, direction=add, sides=(side,), size=size, ends=_ends(m)))
         return tuple(answers)
 
+    return _over_flags(direction, one)
+
+
+def _over_flags(
+    direction: _law.AnyDirection, one: Callable[[jax.Array], tuple[jax.Array, ...]]
+) -> tuple[jax.Array, ...]:
+    """`_over` of what takes the direction as a flag, "add" or not: one program for both."""
     if not isinstance(direction, str):
         return one(direction)
     if direction != "both":
@@ -260,11 +267,8 @@ def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: _law.AnyDire
     if not has_tables(m):
         return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction)
 
-    def one(add: jax.Array) -> jax.Array:
+    def one(add: jax.Array) -> tuple[jax.Array]:
         tables = Tables(add, 1, _ESTIMATE_SIZE, jnp.float64(_LEAST_LOG_DELTA))
-        return _law.log_delta_estimate(terms_of(m, tables), epsilon, direction=add)
+        return (_law.log_delta_estimate(terms_of(m, tables), epsilon, direction=add),)
 
-    if not isinstance(direction, str):
-        return one(direction)
-    flags = [False, True] if direction == "both" else [direction == "add"]
-    return jnp.max(jax.vmap(one)(jnp.array(flags)))
+    return _over_flags(direction, one)[0]
