@@ -5,7 +5,6 @@ from typing import Any
 
 import dp_accounting as dpa
 import jax
-import numpy as np
 
 from jaxdp import _answers, _checks, _queries
 from jaxdp._mechanisms import Mechanism
@@ -24,15 +23,6 @@ from jaxdp.interop._events import (
 
 Neighbours = dpa.NeighboringRelation
 _GRID = 16384  # for DP-SGD within some 3e-5 of the least epsilon, as dp_accounting's own default
-
-
-def _exact_key(m: Any) -> Any:
-    """Equal for equal mechanisms alone: by the values of the parameters, not by how they print."""
-    if not isinstance(m, Mechanism):
-        return m
-    leaves, treedef = jax.tree.flatten(m)
-    arrays = [np.asarray(leaf, np.float64) for leaf in leaves]
-    return treedef, tuple((x.shape, x.tobytes()) for x in arrays)
 
 
 class Accountant(dpa.PrivacyAccountant):
@@ -64,9 +54,8 @@ class Accountant(dpa.PrivacyAccountant):
         super().__init__(neighboring_relation)
         check_method(method)
         self._method = method
-        # equal events (by value) with their counts: a run composed step by step stays one term
+        # equal mechanisms (by value) with their counts: a run composed step by step stays one term
         self._counts: dict[Any, int] = {}
-        self._parts: dict[Any, Any] = {}
 
     def _maybe_compose(self, event: dpa.DpEvent, count: int, do_compose: bool) -> Any:
         asked = not do_compose and isinstance(count, int) and count == 0  # only whether it could
@@ -76,13 +65,11 @@ class Accountant(dpa.PrivacyAccountant):
         except UnsupportedEvent as error:
             return self.CompositionErrorDetails(error.event, error.reason)
         if do_compose:
-            key = _exact_key(converted)
-            self._parts[key] = converted
-            self._counts[key] = self._counts.get(key, 0) + count
+            self._counts[converted] = self._counts.get(converted, 0) + count
         return None
 
     def _composed(self) -> Any:
-        return compose([repeat(part, self._counts[key]) for key, part in self._parts.items()])
+        return compose([repeat(part, count) for part, count in self._counts.items()])
 
     def _chosen(self, m: Mechanism) -> Method | None:
         if self._method is not None:
