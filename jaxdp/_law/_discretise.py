@@ -75,6 +75,8 @@ EMPTY = 1e-14
 _SWEEPS = 24
 _PART = 0.5  # of an atom, given to lift another
 _NEAR = 0.02  # of a cell, an atom from its node
+_SHARE = 1e-3  # of a curve, that E may take; of a mass, that is next to nothing
+_ROUNDED = 2.0**-30  # of E, what rounding might take for it
 _NOISE = 2.0**-49  # of a difference of masses, relative to them
 
 
@@ -207,15 +209,21 @@ def lower_measure(
     call = jnp.concatenate([_allowances.running(survival * step, reverse=True), zero])
     put = jnp.concatenate([zero, _allowances.running((to_left + below) * step)])
     lead_put = jnp.where(leads, (to_left - atom) * step * (1.0 + allowance), 0.0)
-    wanted = jnp.maximum(jnp.concatenate([zero, sag]), jnp.concatenate([sag, zero]))
-    wanted = jnp.maximum(wanted, _bridge(wanted, ratio, empty))
+    steep = _steep(mass, sag, call[1:], empty)
+    held = jnp.where(steep, 0.0, sag)
+    wanted = jnp.maximum(jnp.concatenate([zero, held]), jnp.concatenate([held, zero]))
+    lines = steep & (call[1:] > _ROUNDED * sag)
+    to_end = _line_to_end(halves, span, ratio[:-1], jnp.where(steep, 0.0, call[1:]))
+    begin, after_begin = jnp.concatenate([lines, no]), jnp.concatenate([no, lines])
+    higher = jnp.maximum(wanted, jnp.where(begin, jnp.concatenate([to_end, zero]), 0.0))
+    line = _bridge(jnp.where(begin, 0.0, higher), higher, ratio, empty | after_begin)
+    wanted = jnp.maximum(higher, line)
     at_lead, after = jnp.concatenate([leads, no]), jnp.concatenate([no, leads])
     wanted = jnp.where(at_lead, 0.0, jnp.maximum(wanted, jnp.concatenate([zero, lead_put])))
-    over = (put < wanted) & ~at_lead & ~after
-    is_put = over | jnp.concatenate([no, over[:-1]])
+    over = (put < wanted) & ~at_lead & ~after & ~begin
+    is_put = (over | jnp.concatenate([no, over[:-1]])) & ~begin
     is_call = call < wanted
     is_put &= ~is_call & (put <= call)
-    to_end = _line_to_end(halves, span, ratio[:-1], call[1:])
     ends = is_call[1:] & ~is_call[:-1]
     wanted = jnp.maximum(wanted, jnp.concatenate([jnp.where(ends, to_end, 0.0), zero]))
     lowering = jnp.minimum(jnp.where(is_put, put, wanted), call)
@@ -224,7 +232,7 @@ def lower_measure(
     lowering += lax.stop_gradient(jnp.minimum(raised, call) - lowering)
     shown = (lowering[:-1] >= sag) & (lowering[1:] >= sag)
     shown |= (is_put[:-1] & is_put[1:]) | (is_call[:-1] & is_call[1:])
-    shown |= ends & (lowering[:-1] >= to_end)
+    shown |= (ends | steep) & (lowering[:-1] >= to_end)
     shown |= leads & (lowering[:-1] <= 0.0) & (lowering[1:] >= lead_put)
     survival += (lowering[1:] - lowering[:-1]) / jnp.where(some, step, 1.0)
     survival = jnp.maximum(jnp.where(shown, survival, jnp.minimum(survival, above)), 0.0)
@@ -266,6 +274,19 @@ def _lifted(halves: HalfCells, span: jax.Array, ratio: jax.Array, allowance: flo
         mass_right=jnp.where(lifted, 0.0, m_b - taken),
         rise_left=jnp.where(some, 0.0, x_a),
     )
+
+
+def _steep(mass: jax.Array, sag: jax.Array, call: jax.Array, empty: jax.Array) -> jax.Array:
+    """Cells beyond which there is next to nothing for a while, and after that much less mass.
+
+    E of such a cell would take most of the curve of what comes after it, or all.
+    """
+    none = jnp.zeros((1,), mass.dtype)
+    follows = jnp.concatenate([mass[1:], none]) + jnp.concatenate([mass[2:], none, none])
+    index = jnp.arange(mass.shape[0], dtype=jnp.int32)
+    last = jnp.max(jnp.where(empty[1:], jnp.int32(0), index))
+    alone = (sag > _SHARE * call) & (follows <= _SHARE * mass)
+    return (alone | (sag > _PART * call)) & (index + 2 < last)
 
 
 def _sag(
@@ -313,15 +334,15 @@ def _relax(lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Arr
     return lax.fori_loop(0, _SWEEPS, sweep, lowering)
 
 
-def _bridge(values: jax.Array, ratio: jax.Array, empty: jax.Array) -> jax.Array:
+def _bridge(begin: jax.Array, end: jax.Array, ratio: jax.Array, empty: jax.Array) -> jax.Array:
     """On empty stretches the line between the nearest values on either side; 0 elsewhere."""
-    size = values.shape[0]
+    size = begin.shape[0]
     index = jnp.arange(size, dtype=jnp.int32)
     before = lax.cummax(jnp.where(empty, jnp.int32(0), index))
     after = lax.cummin(jnp.where(empty, jnp.int32(size - 1), index), reverse=True)
     gap = ratio[after] - ratio[before]
     share = (ratio - ratio[before]) / jnp.where(gap > 0.0, gap, 1.0)
-    line = values[before] + share * (values[after] - values[before])
+    line = begin[before] + share * (end[after] - begin[before])
     return jnp.where(empty, line, 0.0)
 
 
