@@ -275,10 +275,11 @@ def calibrate(
 
     For a table of TARGETS, of any length. Columns: epsilon, delta, sampling_probability (or
     num_examples and batch_size), num_steps, sensitivity; the options stand in for columns that
-    are missing, further columns are carried to the output. The output, a .csv file or a .parquet
-    folder of parts, has the row's number, all its settings, sigma (or scale), certified_delta
-    and status: solved, infeasible, slack, or what is wrong with the row. Rows are written as
-    they finish; after an interruption the same command with --resume goes on where it stopped.
+    are missing, further columns are carried to the output. The output, a .csv or .jsonl file or a
+    .parquet folder of parts, has the row's number, all its settings, sigma (or scale),
+    certified_delta, status: solved, infeasible, slack, or what is wrong with the row; and as the
+    reason of an infeasible one which direction misses the target, and by how much. Rows are written
+    as they finish; after an interruption the same command with --resume goes on where it stopped.
     Exits with code 1 if some row has no result.
 
     Example: jaxdp calibrate targets.csv --output noise.csv
