@@ -1,22 +1,36 @@
 """Numbers, errors and tables as a person or a program reads them."""
 
+import contextlib
 import decimal
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import rich.box
 import rich.console
 import rich.table
 import rich.text
+import typer
 
 _UNBOUNDED = 1_000_000  # columns, where the output is no terminal and nothing may be cut
 
 
 class InputError(Exception):
     """Input that cannot be used, in a sentence for the user."""
+
+
+@contextlib.contextmanager
+def refusing_bad_input() -> Iterator[None]:
+    """Bad input is a message and exit code 2; numbers are computed in float64 meanwhile."""
+    try:
+        with jax.enable_x64(True):
+            yield
+    except InputError as error:
+        print_error(str(error))
+        raise typer.Exit(2) from None
 
 
 def round_up(value: float, digits: int = 6) -> str:
