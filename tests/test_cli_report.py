@@ -1,6 +1,7 @@
 """`jaxdp report`: the library's numbers on a page, whatever its form."""
 
 import json
+import time
 import xml.etree.ElementTree
 
 import jax
@@ -10,7 +11,7 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 import jaxdp
-from jaxdp.cli import _report
+from jaxdp.cli import _display, _report
 from jaxdp.cli._app import app
 
 # Full batches: ten steps are one Gaussian, in closed form.
@@ -108,3 +109,16 @@ def test_files_with_other_settings_are_refused(tmp_path):
     assert "'noise' is no setting" in invoke(path).stderr
     path.write_text('{"sigma": "one"}')
     assert "sigma must be a number, got 'one'" in invoke(path).stderr
+
+
+def test_what_takes_long_says_so(monkeypatch, capsys):
+    """Breaks when a first question is silent for its whole compilation, or a quick one is not."""
+    monkeypatch.setattr(_display, "_PATIENCE", 0.05)
+    with _display.saying_what_takes_long():
+        time.sleep(0.5)
+    assert capsys.readouterr().err == _display._PATIENCE_TEXT + "\n"
+    monkeypatch.setattr(_display, "_PATIENCE", 0.3)
+    with _display.saying_what_takes_long():
+        pass
+    time.sleep(0.5)
+    assert capsys.readouterr().err == ""

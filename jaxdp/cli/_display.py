@@ -5,6 +5,7 @@ import decimal
 import json
 import math
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,11 @@ import rich.table
 import rich.text
 import typer
 
+_PATIENCE = 5.0  # seconds
+_PATIENCE_TEXT = (
+    "Still at work. (The first question of a kind is compiled, for up to a minute or two; the next"
+    " ones take from what was compiled.)"
+)
 _UNBOUNDED = 1_000_000  # columns, where the output is no terminal and nothing may be cut
 
 
@@ -23,10 +29,22 @@ class InputError(Exception):
 
 
 @contextlib.contextmanager
+def saying_what_takes_long() -> Iterator[None]:
+    """A line on stderr if what is done meanwhile takes longer than a few seconds."""
+    timer = threading.Timer(_PATIENCE, print, [_PATIENCE_TEXT], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
 def refusing_bad_input() -> Iterator[None]:
     """Bad input is a message and exit code 2; numbers are computed in float64 meanwhile."""
     try:
-        with jax.enable_x64(True):
+        with saying_what_takes_long(), jax.enable_x64(True):
             yield
     except InputError as error:
         print_error(str(error))
