@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
 from jaxdp import _answers, _checks, _chunks, _divergences, _tradeoff, _x64
@@ -317,27 +316,11 @@ def renyi(
     if not _curve.has_average(m):
         return _x64.evaluate(_answers.renyi, m, alpha, **options)
     options["largest"] = _curve.largest_order(alpha)
-    shared = _share_last(m, alpha)
+    shared = _chunks.share_last(m, alpha)
     if shared is None:
         return _x64.evaluate(_answers.renyi, m, alpha, **options)
     rows, orders = shared
     return _x64.evaluate(_answers.renyi_of_orders, rows, _answers.Orders(orders), **options)
-
-
-def _share_last(m: Mechanism, argument: ArrayLike) -> tuple[Mechanism, Any] | None:
-    """m and the vectors along the argument's last axis, if no parameter varies along it."""
-    axes = [-1 - rank for rank in _x64.core_ranks(m)]  # the last axis of a batch
-    leaves, treedef = jax.tree.flatten(m)
-    batched = [np.ndim(x) >= -axis for x, axis in zip(leaves, axes, strict=True)]
-    varying = (np.shape(x)[a] != 1 for x, a, b in zip(leaves, axes, batched, strict=True) if b)
-    if np.ndim(argument) == 0 or any(varying):
-        return None
-    one = [x.squeeze(a) if b else x for x, a, b in zip(leaves, axes, batched, strict=True)]
-    return jax.tree.unflatten(treedef, one), _array(argument)
-
-
-def _array(argument: ArrayLike) -> Any:
-    return argument if isinstance(argument, jax.Array) else np.asarray(argument)
 
 
 def tradeoff(
@@ -382,13 +365,13 @@ def tradeoff(
     options: Any = {"rounding": "down", "chunk": chunk, "quick": True, "method": chosen}
     if not isinstance(chosen, Numerical):
         return _x64.evaluate(_tradeoff.tradeoff, m, fpr, **options)
-    shared = _share_last(m, fpr)
+    shared = _chunks.share_last(m, fpr)
     if shared is not None:
         rows, rates = shared
         return _x64.evaluate(
             _tradeoff.tradeoff_by_the_engine, rows, _tradeoff.Rates(rates), **options
         )
-    alone = _tradeoff.Rates(_array(fpr)[..., None])
+    alone = _tradeoff.Rates(_chunks.array_of(fpr)[..., None])
     return _x64.evaluate(_tradeoff.tradeoff_by_the_engine, m, alone, **options)[..., 0]
 
 

@@ -166,7 +166,8 @@ def _from_laws(m: Mechanism, fpr: jax.Array, method: Numerical) -> jax.Array:
 
     def one(delta: jax.Array, add: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The trade-offs of (P, Q) and of (Q, P), from the law made for one direction."""
-        law = _privacy_loss.PrivacyLoss(*_privacy_loss._build(m, delta, add, "upper", size), True)
+        fields = _privacy_loss._build(m, delta, add, "upper", size)
+        law = _privacy_loss.PrivacyLoss(*fields, upper=True)
         first, second = (
             jax.vmap(lambda x, direct=direct: readings.tradeoff(law, x, direct))(fpr)
             for direct in (True, False)

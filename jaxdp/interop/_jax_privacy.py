@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 import dp_accounting as dpa
-from jax_privacy.accounting import DpAccountantConfig
+from jax_privacy.accounting import DpAccountantConfig  # pyright: ignore[reportMissingImports]
 
 from jaxdp._methods import Method
 from jaxdp.interop._accountant import Accountant
