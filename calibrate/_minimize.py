@@ -79,7 +79,8 @@ def minimize(
       build: (params, *args) -> mechanism.
       epsilon: target, >= 0 (> 0 if delta is 0). Any shape.
       delta: target in [0, 1). Any shape.
-      init: PyTree of positive numbers to start from.
+      init: PyTree of positive numbers to start from, less private than pure epsilon-DP (delta is 0
+        there and has no slope: status 1).
       args: PyTrees of real arrays passed to both functions.
       optimizer: any optax.GradientTransformation over the log parameters; optax.lbfgs() by
         default (measured: benchmarks/minimize.py).
@@ -188,17 +189,20 @@ def _minimize(
     reachable = jnp.isfinite(start)
     theta = theta + (jnp.where(reachable, start, 0.0) - _MARGIN) * ray
     theta = feasible(descend(loss, theta, optimizer, max_steps, reachable))
-    last = method
+    last, more = method, ()
     if isinstance(method, Renyi) and _has_tighter(build(unpack(theta), *args)):
         # The moments shaped the parameters; how much noise is needed, the engine knows better.
         last = Numerical()
         back = distance(theta, last)
-        theta = theta + jnp.where(jnp.isfinite(back) & (back < 0.0), back, 0.0) * ray
+        back = jnp.where(jnp.isfinite(back) & (back < 0.0), back, 0.0)
+        theta = theta + back * ray
+        # (Its curve has steps, and a root may lie beside one; where the moments ended is private.)
+        more = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2, -back)
 
     def certified(theta):
         return excess(theta, last)
 
-    params, ok, mechanism = _certify(theta, ray, unpack, build, certified, args, single)
+    params, ok, mechanism = _certify(theta, ray, unpack, build, certified, args, single, more)
     status = jnp.where(ok & reachable, Status.SOLVED, Status.INFEASIBLE)
     status = jnp.where(
         jnp.isnan(slope).any() | ~_checks.DELTA.contains(delta), Status.INVALID, status
@@ -244,7 +248,7 @@ def descend(loss, theta, optimizer, max_steps, reachable):
     return jax.lax.while_loop(going, body, state)[2]
 
 
-def _certify(theta, ray, unpack, build, excess, args, single):
+def _certify(theta, ray, unpack, build, excess, args, single, more=()):
     """The least of a few steps along the ray at which the parameters, as returned, are private."""
 
     def at(step):
@@ -255,6 +259,8 @@ def _certify(theta, ray, unpack, build, excess, args, single):
 
     unit = 2.0**-23 if single else 2.0**-50
     steps = unit * jnp.asarray([0.0, 1.0, 2.0, 4.0, 16.0, 64.0, 1024.0], jnp.float64)
+    if more:
+        steps = jnp.concatenate([steps, jnp.stack([jnp.asarray(x, jnp.float64) for x in more])])
     candidates, certified = jax.vmap(at)(steps)
     least = jnp.min(jnp.where(certified, steps, jnp.inf))
     chosen = jnp.max(jnp.where((steps == least)[:, None], candidates, -jnp.inf), axis=0)

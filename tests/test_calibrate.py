@@ -349,7 +349,7 @@ def test_minimize_vectors_by_moments_then_by_the_engine():
             lambda b: jaxdp.Schedule(jaxdp.Laplace(b)),
             epsilon=1.0,
             delta=1e-3,
-            init=jnp.full(4, 5.0),
+            init=jnp.full(4, 2.0),
             method=jaxdp.Renyi((2.0, 4.0, 8.0, 16.0)),
             vectors=True,
         )
