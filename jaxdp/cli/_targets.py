@@ -262,8 +262,9 @@ def _calibrated(job: Job, piece: pa.Table, size: int, summary: Summary) -> pa.Ta
                 status[rows[solution.status == code]] = code.name.lower()
             missed = np.flatnonzero(np.asarray(solution.status) == calibrate.Status.INFEASIBLE)
             why = solution.shortfall
-            for at in missed if why is not None else ():
-                reason[rows[at]] = why.sentence((int(at),)) or None
+            if why is not None:
+                for at in missed:
+                    reason[rows[at]] = why.sentence((int(at),)) or None
             summary.solved += int(np.isfinite(np.asarray(solution.value)).sum())
     summary.rows += piece.num_rows
     summary.bad_count += int((~good).sum())
