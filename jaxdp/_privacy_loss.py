@@ -23,7 +23,7 @@ from jaxdp import _checks, _chunks, _divergences, _law, _numerical, _structure, 
 from jaxdp import _privacy_loss_readings as readings
 from jaxdp._law import _allowances
 from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
-from jaxdp._mechanisms._schedule import Steps
+from jaxdp._mechanisms._schedule import Steps, with_schedules
 from jaxdp._methods import Numerical
 
 Direction = Literal["remove", "add"]
@@ -223,6 +223,7 @@ def privacy_loss(
     _checks.check("delta", delta, _checks.OPEN_DELTA)
     _checks.check_choice("direction", direction, _DIRECTIONS)
     _checks.check_choice("side", side, ("upper", "lower"))
+    m = with_schedules(m)
     if _curve.has_average(m):
         raise ValueError("m: random allocation has no law that serves every epsilon")
     if not _numerical.has_law(m) or _numerical.has_tables(m):
@@ -248,10 +249,12 @@ def privacy_loss(
 
 def _build(m, delta, direction, side, size):
     ok = m._in_domain() & (delta > 0.0) & (delta < 1.0)
-    sign, other = (1 if side == "upper" else -1), ("add" if direction == "remove" else "remove")
+    sign = 1 if side == "upper" else -1
     terms = _numerical.terms_of(m)
     law = _law.loss_law(terms, jnp.log(delta), direction=direction, side=sign, size=size)
-    ends = [_curve.end(m, d) for d in (direction, other)]
+    add = direction == "add" if isinstance(direction, str) else direction  # traced: "add" or not
+    ends = [_curve.end(m, d) for d in ("remove", "add")]
+    ends = [jax.tree.map(lambda x, y: jnp.where(add, y, x), *p) for p in (ends, ends[::-1])]
     steps = _number_of_steps(m)
     largest = [loss + _allowances.largest_loss(loss, steps) for loss, _ in ends]
     failure = [jnp.minimum(x + sign * _allowances.failure(x), 0.0) for _, x in ends]

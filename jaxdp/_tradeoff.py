@@ -1,14 +1,30 @@
-"""The trade-off function: the conjugate of the curve of delta, and its derivatives at kinks."""
+"""The trade-off function: the conjugate of the curve of delta, and its derivatives at kinks.
+
+A curve that is known point by point is searched for every rate (`tradeoff`). The engine's is read
+off laws or points that all rates share (`tradeoff_by_the_engine`): any line 1 - H_g - g fpr is a
+lower bound, so that the best of those at hand is one.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _answers, _checks, _divergences
-from jaxdp._mechanisms import Direction, Mechanism
-from jaxdp._methods import Analytic, Method
+from jaxdp import _answers, _checks, _divergences, _numerical, _privacy_loss
+from jaxdp import _privacy_loss_readings as readings
+from jaxdp._mechanisms import Direction, Mechanism, _curve
+from jaxdp._methods import Analytic, Method, Numerical
 
 _LARGEST_LOSSES = 709.0, 740.0  # on either side: e^709 and e^-740 are the last float64
 _BISECTIONS, _EXACT_BISECTIONS = 40, 56  # exact curves of atoms have kinks: errors of first order
+# Laws are made about these deltas: together they see rates from 1e-10 on to a relative 1e-5.
+_DELTAS = (1e-2, 1e-5, 1e-10)
+_LAW_SIZE = 8192
+# Without a law for both directions, the curve is asked at so many epsilons, from 0 to where delta
+# is about e^_LEAST; lines of slopes in between are lost, which costs a few 1e-4.
+_POINTS, _LEAST, _POINTS_AT_A_TIME = 32, -18.0, 8
+_SEARCH_STEPS = 30
 
 
 def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
@@ -112,3 +128,87 @@ def _tradeoff(
         level == 0.0, jnp.maximum(sure - jax.lax.stop_gradient(value), 0.0), 0.0
     )
     return value, jnp.exp(jnp.where(above, high[0], -high[1]))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """A vector of false positive rates for each mechanism."""
+
+    values: Any
+
+    _core_ndims: ClassVar = {"values": 1}
+
+
+def has_one_law(m: Mechanism) -> bool:
+    """Whether there is a law of m that serves every epsilon and both directions."""
+    return _numerical.has_law(m) and not (_numerical.has_tables(m) or _curve.has_average(m))
+
+
+def tradeoff_by_the_engine(m: Mechanism, rates: Rates, method: Numerical) -> jax.Array:
+    """`tradeoff` at several rates, (n,): what they share is computed once."""
+    fpr = rates.values
+    read = _from_laws if has_one_law(m) else _from_points
+    value = read(m, fpr, method)
+    # at fpr 0 the line of infinite g counts as well: what cannot occur without the record
+    failures = [m._log_failure(d) for d in ("remove", "add")]
+    sure = 1.0 - _divergences.exp_up(jnp.maximum(*failures))
+    value = jnp.where(fpr == 0.0, jnp.maximum(value, sure), value)
+    # no test does worse than guessing; what is rounded may
+    value = jnp.clip(value, 0.0, 1.0 - fpr)
+    inside = m._in_domain() & _checks.PROBABILITY.contains(fpr)
+    return jnp.where(inside, value, jnp.nan)
+
+
+def _from_laws(m: Mechanism, fpr: jax.Array, method: Numerical) -> jax.Array:
+    size = method.grid_size or _LAW_SIZE
+    symmetric = m._symmetric()
+
+    def one(delta: jax.Array, add: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The trade-offs of (P, Q) and of (Q, P), from the law made for one direction."""
+        fields = _privacy_loss._build(m, delta, add, "upper", size)
+        law = _privacy_loss.PrivacyLoss(*fields, upper=True)
+        first, second = (
+            jax.vmap(lambda x, direct=direct: readings.tradeoff(law, x, direct))(fpr)
+            for direct in (True, False)
+        )
+        return jnp.where(add, second, first), jnp.where(add, first, second)
+
+    flags = (False,) if symmetric else (False, True)
+    deltas = jnp.repeat(jnp.asarray(_DELTAS, jnp.float64), len(flags))
+    adds = jnp.tile(jnp.asarray(flags), len(_DELTAS))
+    remove, add = (jnp.max(x, axis=0) for x in jax.vmap(one)(deltas, adds))
+    return jnp.maximum(remove, add) if symmetric else jnp.minimum(remove, add)
+
+
+def _from_points(m: Mechanism, fpr: jax.Array, method: Numerical) -> jax.Array:
+    frozen = jax.lax.stop_gradient(m)
+
+    def halve(_, bracket: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bracket
+        middle = 0.5 * (low + high)
+        small = _answers.log_delta_estimate(frozen, jnp.exp(middle), "both") < _LEAST
+        return jnp.where(small, low, middle), jnp.where(small, middle, high)
+
+    ends = jnp.float64(-12.0), jnp.float64(6.0)  # of log epsilon: a choice, no bound rests on it
+    top = jnp.exp(jax.lax.fori_loop(0, _SEARCH_STEPS, halve, ends)[1])
+    epsilons = jax.lax.stop_gradient(top) * jnp.linspace(0.0, 1.0, _POINTS)
+
+    def curve(direction: Direction) -> jax.Array:
+        def at(epsilon: jax.Array) -> jax.Array:
+            return _answers.log_deltas(m, epsilon, direction, method, (1,))[0]
+
+        log_h = jax.lax.map(at, epsilons, batch_size=_POINTS_AT_A_TIME)
+        return _divergences.exp_up(log_h)
+
+    remove = curve("remove")
+    add = remove if m._symmetric() else curve("add")
+    g, rate = jnp.exp(epsilons), fpr[:, None]
+    best = []
+    for direct, swapped in ((remove, add), (add, remove)):
+        above, below = g * rate + direct, rate + swapped
+        lines = jnp.concatenate([1.0 - above, (1.0 - below) / g], axis=1)
+        # products, sums and differences rounded, of numbers up to these
+        rounding = 2.0**-50 * (1.0 + jnp.concatenate([above, below / g], axis=1))
+        best.append(jnp.max(lines - jax.lax.stop_gradient(rounding), axis=1))
+    return jnp.minimum(*best)

@@ -301,7 +301,7 @@ def _exact(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf, np.float64)
 
 
-def _core_ranks(node: Any) -> list[int]:
+def core_ranks(node: Any) -> list[int]:
     """Trailing axes of every leaf that belong to one evaluation: a class may declare its fields'.
 
     A PyTree dataclass with `_core_ndims = {field: rank}` (a schedule of per-step values, say) has
@@ -321,13 +321,13 @@ def _core_ranks(node: Any) -> list[int]:
                 continue
             child = getattr(leaf, field.name)
             rank = type(leaf)._core_ndims.get(field.name, 0)
-            ranks += [rank] * len(jax.tree.leaves(child)) if rank else _core_ranks(child)
+            ranks += [rank] * len(jax.tree.leaves(child)) if rank else core_ranks(child)
     return ranks
 
 
 def batch_shape(node: Any) -> tuple[int, ...]:
     """The batch shape that the leaves of a PyTree broadcast to; () for one evaluation."""
-    return _batch_shape(jax.tree.leaves(node), _core_ranks(node))
+    return _batch_shape(jax.tree.leaves(node), core_ranks(node))
 
 
 def evaluate(
@@ -361,7 +361,7 @@ def evaluate(
     args = tuple(np.asarray(a, np.float64) if isinstance(a, list) else a for a in args)
     leaves, treedef = jax.tree.flatten(args)
     leaves = [_exact(leaf) for leaf in leaves]
-    core = _Core(function, tuple(sorted(options.items())), treedef, tuple(_core_ranks(args)))
+    core = _Core(function, tuple(sorted(options.items())), treedef, tuple(core_ranks(args)))
     dtype = jnp.dtype(jnp.float64 if jax.config.jax_enable_x64 else jnp.float32)
     single = isinstance(rounding, str)
     modes = (rounding,) if single else tuple(rounding)

@@ -338,3 +338,26 @@ def test_infeasible_says_which_direction_and_by_how_much():
     assert np.isnan(failing.shortfall.remove[1])
     solved = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5)
     assert solved.shortfall is None
+
+
+def test_minimize_vectors_by_moments_then_by_the_engine():
+    """Breaks when a vector is taken for a batch, or what moments ask for too much is kept."""
+    price = np.array([1.0, 16.0, 1.0, 1.0])
+    with jax.enable_x64(True):
+        best = calibrate.minimize(
+            lambda b: jnp.sum(price * b**2),
+            lambda b: jaxdp.Schedule(jaxdp.Laplace(b)),
+            epsilon=1.0,
+            delta=1e-3,
+            init=jnp.full(4, 2.0),
+            method=jaxdp.Renyi((2.0, 4.0, 8.0, 16.0)),
+            vectors=True,
+        )
+        value = np.asarray(best.value)
+        assert value.shape == (4,)
+        assert int(best.status) == 0
+        run = jaxdp.Schedule(jaxdp.Laplace(value))
+        low, high = (float(x) for x in jaxdp.epsilon_bounds(run, 1e-3))
+        assert 0.97 < low <= high <= 1.0 + 1e-9
+    np.testing.assert_allclose(value[[2, 3]], value[0], rtol=1e-4)
+    assert 1.3 < value[0] / value[1] < 2.6  # 2 for Gaussians

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import calibrate
 import jaxdp
-from jaxdp.cli import _audit
+from jaxdp.cli import _audit, _display
 from jaxdp.cli._app import app
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -362,7 +362,7 @@ with tempfile.TemporaryDirectory() as folder:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert done.stderr in ("", f"{_display._PATIENCE_TEXT}\n")  # (a slow machine)
     row = done.stdout.splitlines()[1].split()
     assert row[0] == name
     assert row[-1] == "holds"

@@ -1,6 +1,7 @@
 """`jaxdp calibrate TARGETS`: the library's numbers for every row, whatever happens midway."""
 
 import csv
+import json
 import os
 import pathlib
 import signal
@@ -11,13 +12,14 @@ import time
 import jax
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 import calibrate
 import jaxdp
-from jaxdp.cli import _targets
+from jaxdp.cli import _targets, _targets_view
 from jaxdp.cli._app import app
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -83,6 +85,8 @@ def test_every_kind_of_row_and_every_kind_of_mistake(tmp_path):
     assert float(found["3"]["certified_delta"]) <= 1e-5
     assert found["12"]["status"] == "infeasible"
     assert found["12"]["sigma"] == ""
+    assert found["12"]["reason"].startswith("The remove direction has delta ")
+    assert found["1"]["reason"] == ""
     problems = {
         "4": "epsilon is missing",
         "5": "2 values for 6 columns",
@@ -171,7 +175,7 @@ def test_a_killed_run_is_resumed_with_no_row_lost_or_computed_again(tmp_path):
     ("options", "problem"),
     [
         ((), "needs --output"),
-        (("--output", "out.json"), "must end in .csv or .parquet"),
+        (("--output", "out.json"), "must end in .csv, .jsonl or .parquet"),
         (("--output", "out.csv", "--process-id", 1), "--process-id must be below"),
     ],
 )
@@ -186,3 +190,69 @@ def test_refusals(tmp_path, monkeypatch, options, problem):
     assert "no column 'delta'" in result.stderr
     assert "TARGETS" in invoke("--epsilon", 1).stderr
     assert "TARGETS" in invoke("--epsilon", 1, "--delta", 1e-5, "--resume").stderr
+
+
+def test_closed_forms_are_divided_too_and_every_output_has_columns(tmp_path):
+    """Breaks when the first process gets all of a short table, or the last writes nothing."""
+    table = tmp_path / "t.csv"
+    exact_table(table, 5)
+    for suffix in ("csv", "parquet"):
+        shares = []
+        for rank in range(4):
+            args = ("--output", tmp_path / f"o.{suffix}", "--processes", 4, "--process-id", rank)
+            result = invoke(table, *args)
+            assert result.exit_code == 0, result.stderr
+            path = tmp_path / f"o-{rank}-of-4.{suffix}"
+            read = pq.read_table(path) if suffix == "parquet" else pa.csv.read_csv(path)
+            assert {"row", "epsilon", "sigma", "status", "reason"} <= set(read.column_names)
+            shares.append(read.num_rows)
+            again = invoke(table, *args, "--resume")
+            assert again.stdout.startswith("0 rows")
+        assert shares == [2, 2, 1, 0]
+
+
+def test_json_lines_hold_numbers_and_are_resumed(tmp_path):
+    """Breaks when a machine has to parse texts, or a torn line stays or takes a row with it."""
+    table, output = tmp_path / "t.csv", tmp_path / "noise.jsonl"
+    table.write_text("name,epsilon,delta\n007,1,1e-5\nno,x,1e-5\nlast,2,1e-6\n")
+    assert invoke(table, "--output", output).exit_code == 1
+    whole = output.read_text()
+    rows = [json.loads(line) for line in whole.splitlines()]
+    assert [row["name"] for row in rows] == ["007", "no", "last"]
+    assert rows[0]["epsilon"] == 1.0
+    assert rows[0]["sigma"] == pytest.approx(3.730632, rel=1e-6)
+    assert rows[1]["sigma"] is None
+    assert rows[1]["epsilon"] == "x"
+    first = whole.splitlines(keepends=True)[0]
+    output.write_text(first + '{"row": 2, "na')
+    result = invoke(table, "--output", output, "--resume")
+    assert result.stdout.startswith("2 rows: 1 calibrated, 0 infeasible, 1 bad")
+    assert output.read_text() == whole
+
+
+def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch):
+    """Breaks when Ctrl-C leaves the user without the command that continues."""
+    exact_table(tmp_path / "t.csv", 3)
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_targets, "run", interrupted)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/jaxdp", "calibrate", "my table.csv"])
+    result = invoke(tmp_path / "t.csv", "--output", tmp_path / "o.csv")
+    assert result.exit_code == 130
+    assert "jaxdp calibrate 'my table.csv' --resume\n" in result.stderr
+
+
+def test_progress_on_a_pipe_counts_what_is_left(monkeypatch, capsys):
+    """Breaks when a log file shows nothing, or rows done before count as work done."""
+    now = iter([0.0, 5.0, 20.0, 25.0, 40.0])
+    monkeypatch.setattr(_targets_view.time, "monotonic", lambda: next(now))
+    lines = _targets_view._Lines(1000, quiet=False)
+    lines.total -= 600
+    for _ in range(4):
+        lines.advance(50)
+    assert capsys.readouterr().err.splitlines() == [
+        "targets: 100 of 400, 5 a second, 0:01:00 left",
+        "targets: 200 of 400, 5 a second, 0:00:40 left",
+    ]

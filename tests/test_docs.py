@@ -80,6 +80,33 @@ def test_pages_are_reached_and_pictures_parse():
             compile(code, str(path), "exec")
 
 
+def _anchors(path):
+    """The headings of a page, as links name them."""
+    text = _FENCE.sub("", path.read_text("utf-8"))
+    return {
+        re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-")
+        for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
+
+
+def test_links_lead_somewhere():
+    """Breaks when a page is renamed, a heading reworded, or an address is no https one."""
+    pages = [*PAGES, *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"))]
+    found = 0
+    for path in pages:
+        text = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", path.read_text("utf-8")))
+        for target in re.findall(r"\]\(([^)\s]+)\)", text):
+            found += 1
+            if ":" in target:
+                assert target.startswith("https://"), f"{path.name}: {target}"
+                continue
+            file, _, anchor = target.partition("#")
+            to = (path.parent / file).resolve() if file else path
+            assert to.exists(), f"{path.name}: {target}"
+            assert not anchor or anchor in _anchors(to), f"{path.name}: {target}"
+    assert found > 40
+
+
 def test_the_map_names_files_that_exist():
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`((?:\w+/)*_?\w+\.py)`", text))

@@ -48,7 +48,7 @@ FACADES = {"jaxdp", "calibrate"}
 # What the library may use beyond the standard library; the command line, these as well.
 LIBRARY = {"jax", "numpy", "optax"}
 CLI_ONLY = {"typer", "rich", "pyarrow", "matplotlib", "platformdirs"}
-INTEROP_ONLY = {"dp_accounting"}
+INTEROP_ONLY = {"dp_accounting", "jax_privacy"}
 PLOT_ONLY = {"matplotlib"}
 
 
@@ -160,7 +160,7 @@ print(json.dumps({
 }))
 """
     extras = ["typer", "rich", "pyarrow", "polars", "scipy", "matplotlib", "pandas"]
-    extras += ["dp_accounting"]
+    extras += ["dp_accounting", "jax_privacy"]
     done = subprocess.run(
         [sys.executable, "-c", code, *extras], capture_output=True, text=True, cwd=ROOT, check=True
     )

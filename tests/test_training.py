@@ -365,6 +365,8 @@ def test_a_fixed_schedule_takes_no_settings():
         optimiser.update(jnp.ones(2), state, noise_multiplier=1.0)
     with pytest.raises(ValueError, match="noise_multiplier"):
         training.track_privacy(optax.sgd(1.0), noise_multiplier=-1.0)
+    with pytest.raises(ValueError, match="batches must be 'poisson', got 'shuffled'"):
+        training.track_privacy(optax.sgd(1.0), noise_multiplier=1.0, batches="shuffled")
     with pytest.raises(TypeError, match="state"):
         training.fits(fixed, sigma=1.0)
     with pytest.raises(TypeError, match="state"):

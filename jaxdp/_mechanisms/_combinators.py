@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences
-from jaxdp import _special as special
+from jaxdp import _checks
 from jaxdp._mechanisms._base import (
     Direction,
     Mechanism,
@@ -18,9 +17,7 @@ from jaxdp._mechanisms._base import (
     mechanism,
     require_mechanism,
 )
-from jaxdp._special import log1p
-
-_NEGLIGIBLE = -37.0  # e^-37 / 2 is below a roundoff of 1: x, log(1 + x) and e^x - 1 agree
+from jaxdp._mechanisms._steps import log_any_failure, log_hazard, stacked, terms_of_steps
 
 
 class Composition(Mechanism):
@@ -60,21 +57,6 @@ class Composition(Mechanism):
         return all(t.mechanism._symmetric() for t in self._terms())
 
 
-def log_hazard(log_failure: jax.Array, count: Any) -> jax.Array:
-    """log of -count log(1 - failure), for failures of any size."""
-    log_failure = jnp.asarray(log_failure, jnp.float64)
-    large = log_failure > _NEGLIGIBLE
-    direct = -log1p(-jnp.exp(jnp.where(large, log_failure, -1.0)))
-    return _divergences.log_positive(count) + jnp.where(large, jnp.log(direct), log_failure)
-
-
-def log_any_failure(*log_hazards: jax.Array) -> jax.Array:
-    """log of 1 - e^{-h}, h the sum of the hazards."""
-    log_h = _divergences.log_add(*log_hazards)
-    large = log_h > _NEGLIGIBLE
-    return jnp.where(large, special.log1mexp(-jnp.exp(jnp.where(large, log_h, 0.0))), log_h)
-
-
 def _times(count: Any, loss: jax.Array) -> jax.Array:
     """count * loss: 0 for no steps, and an infinite loss has no derivative (not 0 * inf)."""
     infinite = jnp.isinf(loss)
@@ -89,6 +71,8 @@ class Composed(Composition):
     Compositions of the Gaussian family (Gaussian, Brownian, OrnsteinUhlenbeck and repetitions of
     them) are one Gaussian with mu^2 summed, exactly; a single mechanism is itself; for all
     others the laws of the losses are composed numerically, or their Rényi divergences added.
+    Mechanisms of one kind that differ in their parameters alone are computed as a `Schedule` of
+    them would be: hundreds compile like one.
 
     Args:
       mechanisms: a non-empty sequence of mechanisms (combinators included).
@@ -118,10 +102,14 @@ class Composed(Composition):
         common_neighbours(self.mechanisms)
 
     def _in_domain(self) -> jax.Array:
-        return jnp.all(jnp.stack([m._in_domain() for m in self.mechanisms]))
+        inside = [jnp.all(m._in_domain()) for m, _ in stacked(self.mechanisms)]
+        return jnp.all(jnp.stack(inside))
 
     def _terms(self) -> list[Term]:
-        return [t for m in self.mechanisms for t in m._terms()]
+        terms: list[Term] = []
+        for m, count in stacked(self.mechanisms):
+            terms += m._terms() if count is None else terms_of_steps(m, count)
+        return terms
 
     def sample(self, key: jax.Array, value: Any) -> tuple[Any, ...]:
         """One release of the value by each mechanism."""

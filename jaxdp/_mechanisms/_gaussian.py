@@ -288,20 +288,33 @@ class GaussianDP(GaussianFamily):
 def composed(parts: Sequence[tuple[GaussianFamily, ArrayLike]]) -> GaussianDP:
     """The composition of Gaussian mechanisms so many times each: mu^2 = sum_i n_i mu_i^2."""
     mus = [m._mu() for m, _ in parts]
-    largest = functools.reduce(jnp.maximum, jax.lax.stop_gradient(mus))
-    # Powers of two, exact, keep the squares within the range of a double.
-    far = jnp.where(largest > 2.0**100, 2.0**-100, 1.0)
-    scale = jnp.where(largest < 2.0**-100, 2.0**100, far)
-
-    def scaled(mu: jax.Array, by: jax.Array) -> jax.Array:
-        return functools.reduce(jnp.multiply, [by] * 5, mu)
-
+    scale = _scale(functools.reduce(jnp.maximum, jax.lax.stop_gradient(mus)))
     counts = [float(n) if isinstance(n, int) else n for _, n in parts]  # beyond 32 bits, too
-    squares = [n * scaled(mu, scale) ** 2 for mu, n in zip(mus, counts, strict=True)]
+    squares = [n * _scaled(mu, scale) ** 2 for mu, n in zip(mus, counts, strict=True)]
     square = sum(squares)
     # A square carries the roundoffs of its mu twice and two halves, the sum a half a term; the
     # root halves them and adds a half. (A Gaussian has one division, which its curve allows for.)
     own = sum(x * jnp.maximum(m._mu_ulps(), 0.5) for x, (m, _) in zip(squares, parts, strict=True))
     own = own / jnp.where(square > 0.0, square, 1.0)
     ulps = jax.lax.stop_gradient(own) + 1.0 + 0.25 * (len(parts) - 1.0)
-    return GaussianDP(scaled(jnp.sqrt(square), 1.0 / scale), ulps)
+    return GaussianDP(_scaled(jnp.sqrt(square), 1.0 / scale), ulps)
+
+
+def composed_steps(m: GaussianFamily, copies: jax.Array) -> GaussianDP:
+    """The composition over the last axis of m's parameters, each entry so many times."""
+    mu = m._mu()
+    scale = _scale(jnp.max(jax.lax.stop_gradient(mu), axis=-1, keepdims=True))
+    square = jnp.sum(copies * _scaled(mu, scale) ** 2, axis=-1)
+    # a sum of n terms errs by n roundoffs
+    ulps = jnp.max(jnp.asarray(m._mu_ulps())) + copies.shape[-1] + 4.0
+    return GaussianDP(_scaled(jnp.sqrt(square), 1.0 / scale[..., 0]), ulps)
+
+
+def _scale(largest: jax.Array) -> jax.Array:
+    """Powers of two, exact, that keep squares within the range of a double."""
+    far = jnp.where(largest > 2.0**100, 2.0**-100, 1.0)
+    return jnp.where(largest < 2.0**-100, 2.0**100, far)
+
+
+def _scaled(mu: jax.Array, by: jax.Array) -> jax.Array:
+    return functools.reduce(jnp.multiply, [by] * 5, mu)

@@ -1,18 +1,15 @@
 """Runs of many steps with their own parameters each: one mechanism with an axis of steps."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdp import _divergences
-from jaxdp import _special as special
-from jaxdp._mechanisms._base import Direction, Mechanism, Term, mechanism, require_mechanism
-from jaxdp._mechanisms._combinators import Composition, log_any_failure, log_hazard
-from jaxdp._mechanisms._gaussian import GaussianDP, GaussianFamily
-
-_STEPS_AT_A_TIME = 16  # bounds memory: a sampled step holds the nodes of its quadrature
+from jaxdp._mechanisms._base import Mechanism, Term, mechanism, require_mechanism
+from jaxdp._mechanisms._combinators import Composed, Composition, Repeated
+from jaxdp._mechanisms._steps import FEWEST, has_axes, stacked, terms_of_steps
+from jaxdp._mechanisms._steps import Steps as Steps
 
 
 @mechanism
@@ -48,8 +45,8 @@ class Schedule(Composition):
 
     def __post_init__(self) -> None:
         require_mechanism("mechanism", self.mechanism)
-        inner = jax.tree.leaves(self.mechanism, is_leaf=_has_axes)
-        if any(_has_axes(x) for x in inner):
+        inner = jax.tree.leaves(self.mechanism, is_leaf=has_axes)
+        if any(has_axes(x) for x in inner):
             raise ValueError(
                 "mechanism must not be a schedule itself, nor have parameters that are vectors"
             )
@@ -73,73 +70,23 @@ class Schedule(Composition):
 
     def _terms(self) -> list[Term]:
         """For each factor of a step, the composition over all steps."""
-        count = self.steps or 1
-        inner = jax.tree.map(
-            lambda x: jnp.broadcast_to(x, (*jnp.shape(x)[:-1], count)), self.mechanism
-        )
-        terms = []
-        for term in inner._terms():
-            copies = term.multiplicity * jnp.ones(count)
-            if isinstance(term.mechanism, GaussianFamily):
-                square = jnp.sum(copies * term.mechanism._mu() ** 2, axis=-1)
-                # a sum of n terms errs by n roundoffs
-                ulps = jnp.max(jnp.asarray(term.mechanism._mu_ulps())) + count + 4.0
-                terms.append(Term(GaussianDP(jnp.sqrt(square), ulps), None))
-            else:
-                terms.append(Term(Steps(term.mechanism, copies), 1.0))
-        return terms
+        return terms_of_steps(self.mechanism, self.steps or 1)
 
 
-def _has_axes(x: Any) -> bool:
-    """Whether axes of its parameters belong to one evaluation already."""
-    return isinstance(x, Mechanism) and bool(x._core_ndims)
+def with_schedules(m: Mechanism) -> Mechanism:
+    """The same mechanism with few parameters: lists of one kind are schedules where they can be.
 
-
-def _rounded_up(count: int) -> float:
-    return 1.0 + count * _divergences.SLACK
-
-
-@mechanism
-class Steps(Mechanism):
-    """Factors over an axis of steps: like a `Term`, but many. Never seen by users."""
-
-    mechanism: Any
-    copies: Any
-
-    @property
-    def neighbours(self) -> str | None:
-        """Those of the steps."""
-        return self.mechanism.neighbours
-
-    def _mapped(self, function: Any) -> Any:
-        """The function of every step's mechanism, a few at a time, recomputed in reverse mode."""
-        return jax.lax.map(
-            jax.checkpoint(lambda x: function(*x)),
-            (self.mechanism, self.copies),
-            batch_size=_STEPS_AT_A_TIME,
-        )
-
-    def _in_domain(self) -> jax.Array:
-        return jnp.all(self.mechanism._in_domain())
-
-    def _rate(self, s: jax.Array) -> jax.Array:
-        rates = self._mapped(lambda m, n: n * m._rate(s))
-        return jnp.sum(rates) * _rounded_up(rates.shape[0])
-
-    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
-        low, high = self._mapped(lambda m, n: tuple(n * end for end in m._loss_range()))
-        return jnp.sum(low), jnp.sum(high)
-
-    def _range_ulps(self) -> Any:
-        own = jnp.max(self._mapped(lambda m, n: jnp.asarray(m._range_ulps(), jnp.float64)))
-        return own + jax.tree.leaves(self.copies)[0].shape[-1] + 1.0
-
-    def _log_failure(self, direction: Direction) -> jax.Array:
-        hazards = self._mapped(lambda m, n: log_hazard(m._log_failure(direction), n))
-        return log_any_failure(special.logsumexp(hazards))
-
-    def _symmetric(self) -> bool:
-        return self.mechanism._symmetric()
-
-    def _terms(self) -> list[Term]:
-        return [Term(self, 1.0)]
+    A program with hundreds of arguments compiles for seconds more. Numbers of the host and arrays
+    of one type are put together without a rounding; what is mixed stays as it is. Equal mechanisms
+    are one, repeated: its atoms have a lattice of their own.
+    """
+    if not isinstance(m, Composed):
+        return m
+    counts: dict[Mechanism, int] = {}
+    for one in m.mechanisms:
+        counts[one] = counts.get(one, 0) + 1
+    rest = [one for one in m.mechanisms if counts[one] < FEWEST]
+    parts: list[Mechanism] = [Repeated(one, n) for one, n in counts.items() if n >= FEWEST]
+    for part, group in stacked(rest, exactly=True):
+        parts.append(part if group is None else Schedule(part))
+    return parts[0] if len(parts) == 1 else Composed(parts)

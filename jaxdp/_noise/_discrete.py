@@ -48,15 +48,19 @@ class DiscreteGaussian(SymmetricLattice):
     Args:
       sigma: > 0, the parameter (for sigma >= 1 nearly the standard deviation). Any shape.
       sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
-        `sample`); broadcasts against sigma.
+        `sample`); broadcasts against sigma. A record that changes several numbers of a vector is
+        protected by their composition, the second example.
 
     Raises:
       ValueError: if a known parameter is outside its domain.
 
     Example:
-      >>> import jaxdp
+      >>> import jaxdp, numpy as np
       >>> round(float(jaxdp.delta(jaxdp.DiscreteGaussian(1.0), 0.5)), 6)
       0.203983
+      >>> histogram = jaxdp.Repeated(jaxdp.DiscreteGaussian(5.0), 2)  # one count less, one more
+      >>> 0.0056 < float(jaxdp.delta(histogram, 0.5)) < 0.0057
+      True
     """
 
     sigma: ArrayLike

@@ -1,21 +1,28 @@
 """The commands."""
 
-import contextlib
 import enum
 import math
 import pathlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any
 
-import jax
 import rich.console
 import rich.progress
 import typer
 
 import calibrate as _calibrate
 import jaxdp
-from jaxdp.cli import _audit, _audit_view, _cache, _display, _table, _targets, _targets_view
+from jaxdp.cli import (
+    _audit,
+    _audit_view,
+    _cache,
+    _display,
+    _report,
+    _table,
+    _targets,
+    _targets_view,
+)
 from jaxdp.cli._display import InputError, round_up
 
 
@@ -111,15 +118,8 @@ def _root(
         context.with_resource(_cache.kept_programs())
 
 
-@contextlib.contextmanager
-def _refusing_bad_input() -> Iterator[None]:
-    """Bad input is a message and exit code 2; numbers are computed in float64 meanwhile."""
-    try:
-        with jax.enable_x64(True):
-            yield
-    except InputError as error:
-        _display.print_error(str(error))
-        raise typer.Exit(2) from None
+_refusing_bad_input = _display.refusing_bad_input
+app.command("report")(_report.command)
 
 
 def _require(option: str, value: float, holds: bool, condition: str) -> None:
@@ -275,10 +275,11 @@ def calibrate(
 
     For a table of TARGETS, of any length. Columns: epsilon, delta, sampling_probability (or
     num_examples and batch_size), num_steps, sensitivity; the options stand in for columns that
-    are missing, further columns are carried to the output. The output, a .csv file or a .parquet
-    folder of parts, has the row's number, all its settings, sigma (or scale), certified_delta
-    and status: solved, infeasible, slack, or what is wrong with the row. Rows are written as
-    they finish; after an interruption the same command with --resume goes on where it stopped.
+    are missing, further columns are carried to the output. The output, a .csv or .jsonl file or a
+    .parquet folder of parts, has the row's number, all its settings, sigma (or scale),
+    certified_delta, status: solved, infeasible, slack, or what is wrong with the row; and as the
+    reason of an infeasible one which direction misses the target, and by how much. Rows are written
+    as they finish; after an interruption the same command with --resume goes on where it stopped.
     Exits with code 1 if some row has no result.
 
     Example: jaxdp calibrate targets.csv --output noise.csv

@@ -1,22 +1,54 @@
 """Numbers, errors and tables as a person or a program reads them."""
 
+import contextlib
 import decimal
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import jax
 import rich.box
 import rich.console
 import rich.table
 import rich.text
+import typer
 
+_PATIENCE = 5.0  # seconds
+_PATIENCE_TEXT = (
+    "Still at work. (The first question of a kind is compiled, for up to a minute or two; the next"
+    " ones take from what was compiled.)"
+)
 _UNBOUNDED = 1_000_000  # columns, where the output is no terminal and nothing may be cut
 
 
 class InputError(Exception):
     """Input that cannot be used, in a sentence for the user."""
+
+
+@contextlib.contextmanager
+def saying_what_takes_long() -> Iterator[None]:
+    """A line on stderr if what is done meanwhile takes longer than a few seconds."""
+    timer = threading.Timer(_PATIENCE, print, [_PATIENCE_TEXT], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def refusing_bad_input() -> Iterator[None]:
+    """Bad input is a message and exit code 2; numbers are computed in float64 meanwhile."""
+    try:
+        with saying_what_takes_long(), jax.enable_x64(True):
+            yield
+    except InputError as error:
+        print_error(str(error))
+        raise typer.Exit(2) from None
 
 
 def round_up(value: float, digits: int = 6) -> str:

@@ -23,6 +23,7 @@ _FEW = 8  # a group of fewer rows than a piece over this is computed by a smalle
 _SHOWN = 20  # bad rows that are also printed
 
 _LARGEST_COUNT = 2.0**53
+_ALIKE = ("sampling_probability", "num_steps", "sensitivity")  # the last counts first
 SETTINGS = ("epsilon", "delta", "sampling_probability", "num_steps", "sensitivity")
 _CONDITIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "epsilon": ("finite and >= 0", lambda x: (x >= 0) & np.isfinite(x)),
@@ -129,23 +130,29 @@ def run(
     advance: Callable[[int], Any],
     index: int = 0,
     count: int = 1,
+    skip: Callable[[int], Any] | None = None,
 ) -> Summary:
-    """Calibrate every row of a table; pieces are written as they finish."""
+    """Calibrate every row of a table; pieces are written as they finish.
+
+    `advance` hears of rows that were computed, `skip` (else advance) of those done before.
+    """
     names = [name.strip() for name in _stream.header_of(path)]
     job.check_columns(path, names)
-    sink = _stream.Sink(output, resume)
+    sink = _stream.Sink(output, resume, tuple(_CONDITIONS))
     done = 0
     if sink.last is not None:
         if not re.fullmatch(r"\d+", sink.last.get(_stream.ROW, "")):
             raise InputError(f"{output}: is no output of this command")
         done = int(sink.last[_stream.ROW])
     size, summary = job.rows(names), Summary()
-    small = count == 1 and _stream.count_rows(path) < size
+    total = _stream.count_rows(path)
+    small = count == 1 and total < size
+    size = max(1, min(size, -(-total // count))) if count > 1 else size  # a share for everybody
     for piece in _stream.read(path, size, index, count):
         rows = piece.column(_stream.ROW).to_numpy()
         skipped = int(np.searchsorted(rows, done, side="right"))
         if skipped:
-            advance(skipped)
+            (skip or advance)(skipped)
             if rows[skipped - 1] == done and sink.last is not None:
                 _check_same(job, piece.slice(skipped - 1, 1), sink.last, output)
             piece = piece.slice(skipped)
@@ -155,6 +162,8 @@ def run(
         table = _calibrated(job, piece, whole, summary)
         sink.write(table)
         advance(table.num_rows)
+    if not sink.written:  # no row is this process's: the columns at least
+        sink.write(_calibrated(job, _stream.empty(path), size, summary))
     return summary
 
 
@@ -239,9 +248,10 @@ def _numbers(piece: pa.Table, name: str, errors: list[str]) -> np.ndarray:
 def _calibrated(job: Job, piece: pa.Table, size: int, summary: Summary) -> pa.Table:
     """The piece with its results; `size` is the length that programs are compiled for."""
     table, values, errors = _settings(job, piece)
-    good = np.asarray([not error for error in errors])
+    good = np.asarray([not error for error in errors], bool)
     noise, reached = np.full((2, piece.num_rows), np.nan)
     status = np.asarray([f"bad row: {error}" for error in errors], object)
+    reason = np.full(piece.num_rows, None, object)
     sampled, repeated = values["sampling_probability"] < 1.0, values["num_steps"] > 1.0
     for kind in ((s, r) for s in (False, True) for r in (False, True)):
         rows = np.flatnonzero(good & (sampled == kind[0]) & (repeated == kind[1]))
@@ -250,6 +260,11 @@ def _calibrated(job: Job, piece: pa.Table, size: int, summary: Summary) -> pa.Ta
             noise[rows], reached[rows] = solution.value, solution.delta
             for code in calibrate.Status:
                 status[rows[solution.status == code]] = code.name.lower()
+            missed = np.flatnonzero(np.asarray(solution.status) == calibrate.Status.INFEASIBLE)
+            why = solution.shortfall
+            if why is not None:
+                for at in missed:
+                    reason[rows[at]] = why.sentence((int(at),)) or None
             summary.solved += int(np.isfinite(np.asarray(solution.value)).sum())
     summary.rows += piece.num_rows
     summary.bad_count += int((~good).sum())
@@ -261,6 +276,7 @@ def _calibrated(job: Job, piece: pa.Table, size: int, summary: Summary) -> pa.Ta
         job.noise_name: pa.array(noise, from_pandas=True),
         "certified_delta": pa.array(reached, from_pandas=True),
         "status": pa.array(status.tolist(), pa.string()),
+        "reason": pa.array(reason.tolist(), pa.string()),
     }
     table = table.select([name for name in table.column_names if name not in results])
     for name, column in results.items():
@@ -271,6 +287,11 @@ def _calibrated(job: Job, piece: pa.Table, size: int, summary: Summary) -> pa.Ta
 def _solve(
     job: Job, build: Build, values: dict[str, np.ndarray], rows: np.ndarray, size: int
 ) -> calibrate.Solution:
+    # Rows of a chunk are searched together, until the last of them is found: similar ones are put
+    # side by side. (The order of results is that of the rows.)
+    order = np.lexsort([values[name][rows] for name in ("delta", "epsilon", *_ALIKE)])
+    back = np.argsort(order)
+    rows = rows[order]
     # one of two lengths, and never a scalar: few programs
     length = max(size if len(rows) * _FEW > size else size // _FEW, 2)
     padded = np.concatenate([rows, np.repeat(rows[-1:], length - len(rows))])
@@ -285,4 +306,4 @@ def _solve(
             direction=job.direction,
             method=None if build.exact else method,
         )
-    return jax.tree.map(lambda x: x[: len(rows)], solution)
+    return jax.tree.map(lambda x: np.asarray(x)[: len(rows)][back], solution)

@@ -1,8 +1,11 @@
 """`jaxdp calibrate TARGETS`: its options, its progress and its summary."""
 
 import dataclasses
+import datetime
 import pathlib
+import shlex
 import sys
+import time
 from typing import Annotated
 
 import jax
@@ -13,9 +16,14 @@ import typer
 from jaxdp.cli import _stream, _targets
 from jaxdp.cli._display import InputError
 
+_SECONDS_BETWEEN_LINES = 10.0
+
 OutputOption = Annotated[
     pathlib.Path | None,
-    typer.Option(help="Where results of TARGETS go: a .csv file, or a .parquet folder of parts."),
+    typer.Option(
+        help="Where results of TARGETS go: a .csv file, a .jsonl file (an object a line), or a"
+        " .parquet folder of parts."
+    ),
 ]
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Continue an interrupted output, without losing a row.")
@@ -50,6 +58,45 @@ class Processes:
     coordinator: str | None
 
 
+class _Lines:
+    """Progress where stderr is no terminal: a line now and then.
+
+    Attributes:
+      total: the rows there are to do.
+    """
+
+    def __init__(self, total: int, quiet: bool) -> None:
+        self.total, self._quiet, self._done = total, quiet, 0
+        self._start = time.monotonic()
+        self._next = self._start + _SECONDS_BETWEEN_LINES
+
+    def advance(self, rows: int) -> None:
+        """So many rows more."""
+        self._done += rows
+        now = time.monotonic()
+        if self._quiet or now < self._next:
+            return
+        self._next = now + _SECONDS_BETWEEN_LINES
+        rate = self._done / (now - self._start)
+        left = max(self.total - self._done, 0) / rate
+        print(
+            f"targets: {self._done} of {self.total}, {rate:.3g} a second,"
+            f" {datetime.timedelta(seconds=round(left))} left",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _say_how_to_continue(output: pathlib.Path) -> None:
+    command = ["jaxdp", *sys.argv[1:]]
+    if "--resume" not in command:
+        command.append("--resume")
+    print(
+        f"\nInterrupted; the rows in {output} are finished. Continue with\n  {shlex.join(command)}",
+        file=sys.stderr,
+    )
+
+
 def run(
     job: _targets.Job,
     path: pathlib.Path,
@@ -69,23 +116,37 @@ def run(
     output = _targets.part_path(output, processes.index, processes.count)
     names = [name.strip() for name in _stream.header_of(path)]
     job.check_columns(path, names)
+    total = _stream.count_rows(path)
+    total = total * (processes.index + 1) // processes.count - (
+        total * processes.index // processes.count
+    )
+    terminal = sys.stderr.isatty()
     progress = rich.progress.Progress(
         *rich.progress.Progress.get_default_columns(),
         rich.progress.MofNCompleteColumn(),
         console=rich.console.Console(stderr=True),
+        disable=not terminal,
     )
-    with progress:
-        task = progress.add_task("targets", total=_stream.count_rows(path) // processes.count)
-        summary = _targets.run(
-            job,
-            path,
-            output,
-            resume,
-            lambda rows: progress.advance(task, rows),
-            processes.index,
-            processes.count,
-        )
-        progress.update(task, completed=progress.tasks[task].completed, total=None)
+    plain = _Lines(total, quiet=terminal)
+    try:
+        with progress:
+            task = progress.add_task("targets", total=total)
+
+            def advance(rows: int) -> None:
+                progress.advance(task, rows)
+                plain.advance(rows)
+
+            def skip(rows: int) -> None:  # done before: they say nothing of the time that is left
+                plain.total -= rows
+                progress.update(task, total=plain.total)
+
+            summary = _targets.run(
+                job, path, output, resume, advance, processes.index, processes.count, skip
+            )
+            progress.update(task, completed=progress.tasks[task].completed, total=None)
+    except KeyboardInterrupt:
+        _say_how_to_continue(output)
+        raise typer.Exit(130) from None
     for line in summary.bad:
         print(line, file=sys.stderr)
     if summary.bad_count > len(summary.bad):

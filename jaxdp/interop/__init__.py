@@ -1,9 +1,11 @@
 """Interoperation with dp_accounting: its events as mechanisms, and an accountant for its tools.
 
-Needs the extra `interop` (dp-accounting).
+Needs the extra `interop` (dp-accounting). `AccountantConfig` is jax_privacy's `DpAccountantConfig`
+for that accountant, and needs jax_privacy besides: it is imported when it is first asked for.
 """
 
 import importlib.util
+from typing import Any
 
 if importlib.util.find_spec("dp_accounting") is None:
     raise ModuleNotFoundError(
@@ -19,3 +21,16 @@ from jaxdp.interop._loss_distributions import (
 from jaxdp.interop._loss_distributions import (
     to_privacy_loss_distribution as to_privacy_loss_distribution,
 )
+
+
+def __getattr__(name: str) -> Any:
+    if name != "AccountantConfig":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if importlib.util.find_spec("jax_privacy") is None:
+        raise ModuleNotFoundError(
+            "jaxdp.interop.AccountantConfig needs jax_privacy: pip install jax-privacy",
+            name="jax_privacy",
+        )
+    from jaxdp.interop._jax_privacy import AccountantConfig
+
+    return AccountantConfig

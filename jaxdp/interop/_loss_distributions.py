@@ -93,7 +93,7 @@ def to_privacy_loss_distribution(
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         raise TypeError("m must have known parameters, got traced ones")
     leaves = [np.asarray(leaf, np.float64) for leaf in leaves]
-    if any(x.ndim != rank for x, rank in zip(leaves, _x64._core_ranks(m), strict=True)):
+    if any(x.ndim != rank for x, rank in zip(leaves, _x64.core_ranks(m), strict=True)):
         raise ValueError("m must be one mechanism, got a batch of them")
     with jax.enable_x64(True):
         known = jax.tree.unflatten(treedef, [jnp.asarray(leaf) for leaf in leaves])

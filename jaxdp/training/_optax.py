@@ -41,13 +41,15 @@ def track_privacy(
     noise_multiplier: Setting | None = None,
     sampling_probability: Setting | None = None,
     accountant: Accountant | PrivacyFilter | None = None,
+    batches: str = "poisson",
 ) -> optax.GradientTransformationExtraArgs:
     """Count every update of a differentially private optimiser in its own state.
 
     Wraps any transformation that clips and adds noise (`optax.contrib.dpsgd`,
     `optax.contrib.differentially_private_aggregate` in a chain, jax_privacy's), and changes nothing
     of it: gradients are neither clipped nor perturbed here, and that the noise is what is
-    said here is up to the caller. Batches must be Poisson samples.
+    said here is up to the caller; so is that batches are Poisson samples, drawn anew at every step.
+    Batches of a fixed size, cut from a shuffled data set, are not: their epsilon is larger.
 
     Args:
       inner: the private transformation.
@@ -56,14 +58,16 @@ def track_privacy(
       sampling_probability: with which each record joins a batch: a number, or such a function; 1
         by default. None for a fixed schedule.
       accountant: from `init`, `init_fixed` or `init_filter`; `init()` by default.
+      batches: how they are drawn. Only "poisson" is accounted for step by step; of other schemes
+        `jaxdp.dp_sgd` and `jaxdp.fixed_size_sampled` make mechanisms for a whole run.
 
     Returns:
       A transformation whose `update` also accepts `noise_multiplier=` and
       `sampling_probability=`, for settings that are known only then.
 
     Raises:
-      ValueError: for known settings outside their domains, or settings beside a fixed schedule.
-        TypeError: if accountant is none.
+      ValueError: for known settings outside their domains, settings beside a fixed schedule, or
+        other batches than Poisson's. TypeError: if accountant is none.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax
@@ -82,6 +86,11 @@ def track_privacy(
       >>> float(training.epsilon(training.accountant_of(state), 1e-5)) > 0
       True
     """
+    if batches != "poisson":
+        raise ValueError(
+            f"batches must be 'poisson', got {batches!r}: steps on other batches have no account of"
+            " their own, jaxdp.dp_sgd and jaxdp.fixed_size_sampled describe whole runs"
+        )
     extended = optax.with_extra_args_support(inner)
     start = init() if accountant is None else accountant
     if not isinstance(start, Accountant | PrivacyFilter):
