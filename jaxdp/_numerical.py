@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _divergences, _law, _numerical_average
+from jaxdp import _divergences, _law, _numerical_average, _numerical_guess
 from jaxdp._mechanisms import Average, Base, Direction, Mechanism, Mixture, PoissonSampled, _curve
 from jaxdp._mechanisms._revealed import MIXED, mixed_masses
 from jaxdp._mechanisms._schedule import Steps
@@ -32,8 +32,8 @@ _STEPS_IN_ONE_STAGE = 2048
 _TABLE_SHARE = 2
 _TABLE_FLOOR = 16.0
 _ESTIMATE_SIZE = 1024
-_LEAST_LOG_DELTA = -120.0  # that a table is made for, where only epsilon is known
 _AVERAGE_ROOM = 2.0  # an average in a table is accurate about a delta that is smaller by this
+_NEAR = -1.0  # or about that log delta
 
 
 class Tables(NamedTuple):
@@ -138,11 +138,14 @@ def terms_of(m: Mechanism, tables: Tables | None = None) -> _law.Terms:
 def _averaged(block: Average, count: ArrayLike, tables: Tables) -> _law.Term:
     """An average as one of the terms of a table, right in the direction of the tables."""
     assert tables.direction is not None
+    # Where X is small (add), an outer law is made of many steps, each of them next to its mean.
+    remove = tables.direction == "remove"
+    aim = tables.log_floor + _TABLE_FLOOR - _AVERAGE_ROOM if remove else jnp.float64(_NEAR)
     return _numerical_average.averaged(
         block,
         count,
         functools.partial(_as_term, tables),
-        tables.log_floor + _TABLE_FLOOR - _AVERAGE_ROOM,
+        aim,
         tables.direction,
         tables.side,
         2 * tables.size,
@@ -164,7 +167,7 @@ def _run_term(m: Mechanism, tables: Tables) -> _law.Term:
         (term,) = inner
         assert isinstance(term, _law.Term)  # one step has no steps of its own
         return term
-    add, side, size, log_floor = tables
+    add, side, size, log_floor, _ = tables
     return _law.orient_one(_law.tabulated(_law.oriented(inner, add), log_floor, size, side), add)
 
 
@@ -324,7 +327,7 @@ def log_delta(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta, below (-1) or above (+1)."""
-    aim = jnp.float64(_LEAST_LOG_DELTA)
+    aim = _numerical_guess.log_delta(m, epsilon) if has_tables(m) else jnp.float64(0.0)
     if _numerical_average.has_average(m):
         return _of_averages(
             m,
@@ -386,7 +389,7 @@ def epsilon(
 
 def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: _law.AnyDirection) -> jax.Array:
     """log delta to a few percent, no bound."""
-    aim = jnp.float64(_LEAST_LOG_DELTA)
+    aim = _numerical_guess.log_delta(m, epsilon) if has_tables(m) else jnp.float64(0.0)
     if _numerical_average.has_average(m):
         estimate = _numerical_average.log_delta_estimate
 
@@ -399,7 +402,7 @@ def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: _law.AnyDire
         return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction)
 
     def one(add: jax.Array, name: Direction | None = None) -> tuple[jax.Array]:
-        tables = Tables(add, 1, _ESTIMATE_SIZE, aim, name)
+        tables = Tables(add, 1, _ESTIMATE_SIZE, aim - _TABLE_FLOOR, name)
         return (_law.log_delta_estimate(terms_of(m, tables), epsilon, direction=add),)
 
     if _holds_average(m):

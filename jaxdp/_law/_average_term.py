@@ -51,12 +51,14 @@ def as_term(law: Total, term: Term, s: int, side: int) -> Term:
     nothing = (x <= 0.0) | ((law.ends[0] <= 0.0) & (jnp.abs(y) < 0.5 * law.spacing))
     at_zero = jnp.sum(jnp.where(nothing, mass, 0.0))
     mass = jnp.where(nothing, 0.0, mass)
-    log_tau_q = jnp.asarray(-jnp.inf)
     tau = law.tau if side > 0 else jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64))
     if s > 0:
         tau += beyond / law.steps if side > 0 else 0.0
+        log_tau_q = log_positive(at_zero)
     else:
         log_tau_q = log_positive(at_zero + beyond)
+        if side > 0:  # reversed, all mass is to be there
+            tau = jnp.maximum(tau, 1.0 - jnp.sum(mass * x) * (1.0 - _allowances.sums(size)))
     low, high = (jnp.asarray(e, jnp.float64) for e in term.support)
     x, mass = (x, mass) if s > 0 else (x[::-1], mass[::-1])
     ends = (
