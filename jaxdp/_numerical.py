@@ -32,6 +32,7 @@ _STEPS_IN_ONE_STAGE = 2048
 _TABLE_SHARE = 2
 _TABLE_FLOOR = 16.0
 _ESTIMATE_SIZE = 1024
+_LEAST_LOG_DELTA = -120.0  # that a table is made for, where only epsilon is known
 _AVERAGE_ROOM = 2.0  # an average in a table is accurate about a delta that is smaller by this
 _NEAR = -1.0  # or about that log delta
 
@@ -138,18 +139,31 @@ def terms_of(m: Mechanism, tables: Tables | None = None) -> _law.Terms:
 def _averaged(block: Average, count: ArrayLike, tables: Tables) -> _law.Term:
     """An average as one of the terms of a table, right in the direction of the tables."""
     assert tables.direction is not None
+    as_term = functools.partial(_as_term, tables)
     # Where X is small (add), an outer law is made of many steps, each of them next to its mean.
-    remove = tables.direction == "remove"
-    aim = tables.log_floor + _TABLE_FLOOR - _AVERAGE_ROOM if remove else jnp.float64(_NEAR)
+    aim = jnp.float64(_NEAR)
+    if tables.direction == "remove":
+        aim = tables.log_floor + _TABLE_FLOOR - _AVERAGE_ROOM
+        aim = jnp.maximum(aim, _log_top(as_term(_numerical_average.step_of(block), 1.0), block))
     return _numerical_average.averaged(
         block,
         count,
-        functools.partial(_as_term, tables),
+        as_term,
         aim,
         tables.direction,
         tables.side,
         2 * tables.size,
     )
+
+
+def _log_top(term: _law.Term, block: Average) -> jax.Array:
+    """log of the P-mass at the largest loss, all steps at theirs: no tail is beyond it."""
+    high = jax.lax.stop_gradient(jnp.asarray(term.support[1], jnp.float64))
+    some = jnp.isfinite(high)
+    near = jnp.where(some, high - 1e-9 * (1.0 + jnp.abs(high)), 0.0)
+    log_q, log_p = (x[0] for x in term.masses(near[None], jnp.full((1,), jnp.inf)))
+    top = log_p + (block.num_steps - 1.0) * log_q
+    return jax.lax.stop_gradient(jnp.where(some & jnp.isfinite(top), top - 1.0, -jnp.inf))
 
 
 def _as_term(tables: Tables | None, m: Mechanism, count: ArrayLike) -> _law.Term:
@@ -283,6 +297,13 @@ def _over_flags(
     return tuple(jnp.max(values, axis=0) for values in each)
 
 
+def _aim(m: Mechanism, epsilon: jax.Array) -> jax.Array:
+    """log delta at epsilon for which tables are made: at least that small."""
+    if has_tables(m) and _holds_average(m):
+        return _numerical_guess.log_delta(m, epsilon)
+    return jnp.float64(_LEAST_LOG_DELTA)
+
+
 def _average_terms(
     m: Mechanism, d: Direction, side: int, grid_size: int | None, log_delta: jax.Array
 ) -> Callable[[Any, Any], _law.Term]:
@@ -327,7 +348,7 @@ def log_delta(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta, below (-1) or above (+1)."""
-    aim = _numerical_guess.log_delta(m, epsilon) if has_tables(m) else jnp.float64(0.0)
+    aim = _aim(m, epsilon)
     if _numerical_average.has_average(m):
         return _of_averages(
             m,
@@ -389,7 +410,7 @@ def epsilon(
 
 def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: _law.AnyDirection) -> jax.Array:
     """log delta to a few percent, no bound."""
-    aim = _numerical_guess.log_delta(m, epsilon) if has_tables(m) else jnp.float64(0.0)
+    aim = _aim(m, epsilon)
     if _numerical_average.has_average(m):
         estimate = _numerical_average.log_delta_estimate
 
