@@ -24,6 +24,10 @@ is cut, so phi <= F <= C at the nodes; C is linear between them. To the left of 
 phi goes on with the slope (mass of w from that node on) - A e^{-theta y} l, and no more: a mass
 that C surely has there. The first node is the one where this is largest.
 
+Functions that do not vanish at the far end (of a law that is tabulated, see `_table`) see the mass
+there as well: for s = +1 that of sums at X = 0 stays, and for s = -1 the P-mass that the law above
+lacks of 1 is put at X = infinity, where reversed ratios are 0.
+
 Points are moved by the shift of `_average` to the safe side. Masses of intervals are sums over a
 binary tree: at most 2 log2 N additions of positive terms each.
 """
