@@ -69,7 +69,7 @@ def below(law: Any) -> tuple[np.ndarray, np.ndarray, float]:
     with np.errstate(over="ignore"):
         p = np.where(used, np.exp(law.log_mass) - np.exp(np.minimum(off, 700.0)), 0.0)
     p = np.maximum(p, 0.0) * (1.0 - _rough(loss.size))
-    tau = float(np.exp(law.log_infinity)) * (1.0 - _rough(1))
+    tau = float(np.exp(law.log_infinity)) * (1.0 - _rough(loss.size))
     loss = np.where(used, loss - slack, 0.0)
     keep = p > 0.0
     loss, p = loss[keep], p[keep]
