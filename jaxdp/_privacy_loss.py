@@ -109,7 +109,9 @@ class PrivacyLoss:
         It is composed, sampled, allocated and exported like others; "remove" reads what this law
         reads as "remove". What is asked of it is answered for the finite pair: of the mechanism
         that this law is of, upper bounds are certified if the law is `upper`, lower ones if not.
-        Tight where the law is (see `jaxdp._privacy_loss_table` for how, and why it is a bound).
+        Tight where the law is (see `jaxdp._privacy_loss_table` for how, and why it is a bound). The
+        table holds P; what Q lacks is a difference, so that delta in the direction "add" is exact
+        to 2^-40 only: for smaller ones reverse the law and ask for "remove".
 
         Raises:
           ValueError: for a batch of laws. TypeError: if the law is traced.
@@ -132,7 +134,9 @@ class PrivacyLoss:
         losses, masses = losses[some], masses[some]
         if self.reversed:
             other = masses * np.exp(-losses)
-            infinity = max(1.0 - float(np.sum(other)), 0.0)
+            # (A difference next to 1, rounded to the law's side.)
+            infinity = 1.0 - float(np.sum(other)) + (2.0**-40 if self.upper else -(2.0**-40))
+            infinity = min(max(infinity, 0.0), 1.0)
             losses, masses = -losses, other
         if not losses.size:
             losses, masses = np.zeros(1), np.zeros(1)
