@@ -70,6 +70,7 @@ from jaxdp._mechanisms import Gaussian as Gaussian
 from jaxdp._mechanisms import GaussianMixture as GaussianMixture
 from jaxdp._mechanisms import Laplace as Laplace
 from jaxdp._mechanisms import Mechanism as Mechanism
+from jaxdp._mechanisms import Mixture as Mixture
 from jaxdp._mechanisms import OrnsteinUhlenbeck as OrnsteinUhlenbeck
 from jaxdp._mechanisms import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms import PoissonSampledGroup as PoissonSampledGroup
@@ -134,6 +135,7 @@ __all__ = [
     "FinitePair",
     "PostProcessed",
     "Composed",
+    "Mixture",
     "Repeated",
     "Schedule",
     "PoissonSampled",

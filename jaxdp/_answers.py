@@ -32,8 +32,7 @@ _UNSURE = 2.0**-44  # of a log probability of failure
 def resolve(m: Mechanism, method: Method | None) -> Method:
     """The method that answers for m: the closed form where it is exact, else the engine.
 
-    Shuffled reports and a composition inside an allocation have no one-step law: Rényi divergences,
-    above only.
+    Shuffled reports have no one-step law: Rényi divergences, above only.
     """
     if method is None:
         if _curve.is_exact(m):
@@ -45,8 +44,7 @@ def resolve(m: Mechanism, method: Method | None) -> Method:
     if isinstance(method, Numerical) and not _numerical.has_law(m):
         others = "Analytic() or Renyi()" if _curve.is_exact(m) else "Renyi()"
         raise ValueError(
-            "method: shuffled reports and a composition inside an allocation have no one-step law "
-            f"for Numerical(), use {others}"
+            f"method: shuffled reports have no one-step law for Numerical(), use {others}"
         )
     if isinstance(method, (Decomposition, PosteriorSampling)):
         _poisson.check(m, method)

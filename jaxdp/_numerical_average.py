@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from jaxdp import _law
 from jaxdp._divergences import log_add
@@ -25,8 +26,9 @@ def has_average(m: Mechanism) -> bool:
 
 
 def step_of(block: Average) -> Any:
-    """The one step that is averaged; None for a composition."""
-    return _curve.single(_curve.canonical_terms(block.mechanism))
+    """What is averaged: one step, or a composition."""
+    one = _curve.single(_curve.canonical_terms(block.mechanism))
+    return block.mechanism if one is None else one
 
 
 def _one(m: Mechanism) -> Average | None:
@@ -85,19 +87,33 @@ def _terms(
         if not isinstance(block, Average):
             terms.append(as_term(block, t.multiplicity))
             continue
-        count = jnp.asarray(t.multiplicity, jnp.float64)
-        averaged = _allocation.averaged_term(
-            as_term(step_of(block), 1.0),
-            block.num_steps,
-            log_delta=aim,
-            direction=direction,
-            side=side,
-            size=size,
-            count=jnp.maximum(count, 1.0),
-            others=others,
-        )
-        terms.append(averaged._replace(count=count))
+        terms.append(averaged(block, t.multiplicity, as_term, aim, direction, side, size, others))
     return tuple(terms)
+
+
+def averaged(
+    block: Average,
+    count: ArrayLike,
+    as_term: StepTerm,
+    aim: jax.Array,
+    direction: Any,
+    side: int,
+    size: int,
+    others: Any = None,
+) -> _law.Term:
+    """An average as a term, its law above or below, right in one direction and about one delta."""
+    count = jnp.asarray(count, jnp.float64)
+    term = _allocation.averaged_term(
+        as_term(step_of(block), 1.0),
+        block.num_steps,
+        log_delta=aim,
+        direction=direction,
+        side=side,
+        size=size,
+        count=jnp.maximum(count, 1.0),
+        others=others,
+    )
+    return term._replace(count=count)
 
 
 def _each_side(

@@ -12,6 +12,7 @@ the chosen delta. The other direction is the same curve (H_g of Q against P is
 """
 
 import dataclasses
+import os
 from typing import ClassVar, Literal
 
 import jax
@@ -19,10 +20,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _chunks, _divergences, _law, _numerical, _structure, _x64
+from jaxdp import (
+    _checks,
+    _chunks,
+    _divergences,
+    _law,
+    _numerical,
+    _privacy_loss_table,
+    _structure,
+    _x64,
+)
 from jaxdp import _privacy_loss_readings as readings
+from jaxdp._amplification import LossDistribution
 from jaxdp._law import _allowances
-from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
+from jaxdp._mechanisms import Composed, Mechanism, Repeated, _curve, require_mechanism
 from jaxdp._mechanisms._schedule import Steps, with_schedules
 from jaxdp._methods import Numerical
 
@@ -91,6 +102,112 @@ class PrivacyLoss:
         """The losses of the grid's points, (..., grid_size)."""
         count = jnp.arange(self.log_mass.shape[-1], dtype=self.log_mass.dtype)
         return self.start[..., None] + self.spacing[..., None] * count
+
+    def as_mechanism(self) -> LossDistribution:
+        """A finite pair above this law (or below, on its side), to be used as any mechanism.
+
+        It is composed, sampled, allocated and exported like others; "remove" reads what this law
+        reads as "remove". What is asked of it is answered for the finite pair: of the mechanism
+        that this law is of, upper bounds are certified if the law is `upper`, lower ones if not.
+        Tight where the law is (see `jaxdp._privacy_loss_table` for how, and why it is a bound). The
+        table holds P; what Q lacks is a difference, so that delta in the direction "add" is exact
+        to 2^-40 only: for smaller ones reverse the law and ask for "remove".
+
+        Raises:
+          ValueError: for a batch of laws. TypeError: if the law is traced.
+
+        Example:
+          >>> import jaxdp
+          >>> law = jaxdp.privacy_loss(jaxdp.Laplace(2.0), delta=1e-5)
+          >>> run = jaxdp.Repeated(jaxdp.PoissonSampled(law.as_mechanism(), 0.1), 10)
+          >>> exact = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Laplace(2.0), 0.1), 10)
+          >>> bool(jaxdp.epsilon_bounds(exact, 1e-5)[0] <= jaxdp.epsilon(run, 1e-5))
+          True
+        """
+        if any(isinstance(getattr(self, name), jax.core.Tracer) for name in _FIELDS):
+            raise TypeError("a traced law has no table: its size would depend on its values")
+        if np.ndim(self.start):
+            raise ValueError(f"the law must be one, got a batch of shape {np.shape(self.start)}")
+        known = {name: np.asarray(getattr(self, name)) for name in _FIELDS}
+        losses, masses, infinity = _privacy_loss_table.table(dataclasses.replace(self, **known))
+        some = masses > 0.0
+        losses, masses = losses[some], masses[some]
+        if self.reversed:
+            other = masses * np.exp(-losses)
+            # (A difference next to 1, rounded to the law's side.)
+            infinity = 1.0 - float(np.sum(other)) + (2.0**-40 if self.upper else -(2.0**-40))
+            infinity = min(max(infinity, 0.0), 1.0)
+            losses, masses = -losses, other
+        if not losses.size:
+            losses, masses = np.zeros(1), np.zeros(1)
+        with np.errstate(divide="ignore"):
+            return LossDistribution(losses, np.log(masses), infinity)
+
+    def _composed_with(self, mechanism: Mechanism, other: "PrivacyLoss") -> "PrivacyLoss":
+        if self.upper != other.upper:
+            raise ValueError("one law is above its mechanism's, the other below: no bound on both")
+        deltas = [float(law.hockey_stick(law.centre)) for law in (self, other)]
+        delta = min([d for d in deltas if 0.0 < d < 1.0], default=1e-5)
+        return privacy_loss(mechanism, delta=delta, side="upper" if self.upper else "lower")
+
+    def __add__(self, other: "PrivacyLoss") -> "PrivacyLoss":
+        """The law of both releases, on the same side; accurate about the smaller delta of theirs.
+
+        Example:
+          >>> import jaxdp
+          >>> law = jaxdp.privacy_loss(jaxdp.Gaussian(2.0), delta=1e-5)
+          >>> bool(0.0 <= (law + law).epsilon(1e-5) / jaxdp.epsilon(
+          ...     jaxdp.Gaussian(2.0 / 2**0.5), 1e-5) - 1.0 < 2e-3)
+          True
+        """
+        if not isinstance(other, PrivacyLoss):
+            return NotImplemented
+        both = Composed([self.as_mechanism(), other.as_mechanism()])
+        return self._composed_with(both, other)
+
+    def __mul__(self, count: int) -> "PrivacyLoss":
+        """The law of so many independent releases."""
+        if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
+            return NotImplemented
+        return self._composed_with(Repeated(self.as_mechanism(), count), self)
+
+    __rmul__ = __mul__
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write the law to a file that NumPy reads (`.npz`, no pickle).
+
+        It holds one array for every attribute of the class, under its name and in its own
+        precision, and `format`, the text "jaxdp.PrivacyLoss 1".
+        """
+        known = {name: np.asarray(getattr(self, name)) for name in _FIELDS}
+        with open(path, "wb") as file:
+            np.savez(
+                file, format=np.str_(_FORMAT), upper=self.upper, reversed=self.reversed, **known
+            )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "PrivacyLoss":
+        """The law that `save` wrote.
+
+        Raises:
+          ValueError: if the file holds none, or one of another format.
+
+        Example:
+          >>> import os, tempfile, jaxdp
+          >>> law = jaxdp.privacy_loss(jaxdp.Gaussian(1.0), delta=1e-5)
+          >>> with tempfile.TemporaryDirectory() as folder:
+          ...     law.save(os.path.join(folder, "law.npz"))
+          ...     again = jaxdp.PrivacyLoss.load(os.path.join(folder, "law.npz"))
+          >>> float(again.epsilon(1e-5)) == float(law.epsilon(1e-5))
+          True
+        """
+        with np.load(path, allow_pickle=False) as file:
+            names = {*_FIELDS, "upper", "reversed", "format"}
+            found = set(file.files)
+            if not names <= found or str(file["format"]) != _FORMAT:
+                raise ValueError(f"{os.fspath(path)!r} holds no law of the format {_FORMAT!r}")
+            fields = {name: file[name] for name in _FIELDS}
+            return cls(**fields, upper=bool(file["upper"]), reversed=bool(file["reversed"]))
 
     def reverse(self) -> "PrivacyLoss":
         """The law of the pair (Q, P): "remove" and "add" trade places."""
@@ -168,6 +285,7 @@ class PrivacyLoss:
         )
 
 
+_FORMAT = "jaxdp.PrivacyLoss 1"
 _FIELDS = tuple(
     f.name for f in dataclasses.fields(PrivacyLoss) if f.name not in ("upper", "reversed")
 )

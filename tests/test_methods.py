@@ -59,8 +59,9 @@ def test_a_method_that_cannot_answer_is_refused():
     with pytest.raises(ValueError, match="closed form"):
         jaxdp.epsilon(SGD, 1e-5, method=jaxdp.Analytic())
     mixed = jaxdp.Composed([jaxdp.Laplace(1.0), jaxdp.Gaussian(1.0)])
+    run = jaxdp.RandomAllocation(mixed, 4)
     with pytest.raises(ValueError, match="one-step law"):
-        jaxdp.epsilon(jaxdp.RandomAllocation(mixed, 4), 1e-5, method=jaxdp.Numerical())
+        jaxdp.epsilon(run, 1e-5, method=jaxdp.PosteriorSampling())
     with pytest.raises(TypeError, match="method"):
         jaxdp.epsilon(SGD, 1e-5, method="numerical")
     with pytest.raises(ValueError, match="grid_size"):

@@ -164,6 +164,14 @@ TABLE = (
         (1.4, 2.0, 1.5),
         side=1,
     ),
+    row(
+        "Mixture",
+        lambda s, b, e: jaxdp.delta(
+            jaxdp.Mixture([jaxdp.Gaussian(s), jaxdp.Laplace(b)], [0.3, 0.7]), e
+        ),
+        (1.4, 2.0, 0.3),
+        side=1,
+    ),
     # samples: reparametrised, so differentiable in the noise
     row("Gaussian.sample", lambda s: noise(jaxdp.Gaussian(s)), (1.3,)),
     row("Laplace.sample", lambda s: noise(jaxdp.Laplace(s)), (1.3,)),

@@ -193,7 +193,7 @@ class RandomAllocation(Composition):
     and 3.2 through Poisson subsampling).
 
     Args:
-      mechanism: one step.
+      mechanism: one step; a composition, which may hold allocations itself, is tabulated.
       num_steps: t >= 1; real values, for gradients, interpolate (guarantees are for integers).
       num_selected: k, 1 <= k <= t.
       num_epochs: how often all of it is repeated, > 0. A known 1 here or for k is a fact about

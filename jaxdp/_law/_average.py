@@ -136,8 +136,9 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
     # The moment at infinity of one summand, times the mass of the others.
     mass = jnp.exp(steps * jnp.log(_allowances.pairwise(law.mass)))
     kept, ceiling = jnp.maximum(mass, 1.0), jnp.float64(jnp.inf)
+    log_tau, own = jnp.asarray(term.log_tau_p, jnp.float64), jnp.maximum(mass, 1.0)
     if side < 0:
-        kept, ceiling = _kept(law, steps, plan)
+        (kept, ceiling), own = _kept(law, steps, plan), 1.0
     reach = steps * middle + size * h + jnp.abs(first) * h
     return Total(
         steps,
@@ -153,7 +154,7 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
         origin + floor,
         lax.stop_gradient(ceiling),
         mass,
-        jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) + law.tau * kept,
+        jnp.exp(log_tau) * own + law.tau * kept,
         lax.stop_gradient(steps * law.dropped),
         lax.stop_gradient(_allowances.ratios(steps, reach, lattice.anchor + h * lattice.top)),
         (lattice.anchor, lattice.anchor + h * lattice.top),

@@ -24,6 +24,10 @@ is cut, so phi <= F <= C at the nodes; C is linear between them. To the left of 
 phi goes on with the slope (mass of w from that node on) - A e^{-theta y} l, and no more: a mass
 that C surely has there. The first node is the one where this is largest.
 
+Functions that do not vanish at the far end (of a law that is tabulated, see `_table`) see the mass
+there as well: for s = +1 that of sums at X = 0 stays, and for s = -1 the P-mass that the law above
+lacks of 1 is put at X = infinity, where reversed ratios are 0.
+
 Points are moved by the shift of `_average` to the safe side. Masses of intervals are sums over a
 binary tree: at most 2 log2 N additions of positive terms each.
 """
@@ -51,12 +55,14 @@ def as_term(law: Total, term: Term, s: int, side: int) -> Term:
     nothing = (x <= 0.0) | ((law.ends[0] <= 0.0) & (jnp.abs(y) < 0.5 * law.spacing))
     at_zero = jnp.sum(jnp.where(nothing, mass, 0.0))
     mass = jnp.where(nothing, 0.0, mass)
-    log_tau_q = jnp.asarray(-jnp.inf)
     tau = law.tau if side > 0 else jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64))
     if s > 0:
         tau += beyond / law.steps if side > 0 else 0.0
+        log_tau_q = log_positive(at_zero)
     else:
         log_tau_q = log_positive(at_zero + beyond)
+        if side > 0:  # reversed, all mass is to be there
+            tau = jnp.maximum(tau, 1.0 - jnp.sum(mass * x) * (1.0 - _allowances.sums(size)))
     low, high = (jnp.asarray(e, jnp.float64) for e in term.support)
     x, mass = (x, mass) if s > 0 else (x[::-1], mass[::-1])
     ends = (

@@ -22,5 +22,6 @@ from jaxdp._mechanisms._laplace import Laplace as Laplace
 from jaxdp._mechanisms._mixture import GaussianMixture as GaussianMixture
 from jaxdp._mechanisms._poisson_replace import PoissonSampledReplaceOne as PoissonSampledReplaceOne
 from jaxdp._mechanisms._replace import replace_one as replace_one
+from jaxdp._mechanisms._revealed import Mixture as Mixture
 from jaxdp._mechanisms._sampling import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms._schedule import Schedule as Schedule

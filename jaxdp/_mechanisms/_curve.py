@@ -38,7 +38,8 @@ def is_exact(m: Mechanism) -> bool:
     """Whether `log_curve` is the exact curve and not a bound."""
     step = single(canonical_terms(m))
     inner = getattr(step, "mechanism", None)
-    return step is not None and (inner is None or is_exact(inner))
+    parts = getattr(step, "mechanisms", ()) if inner is None else (inner,)
+    return step is not None and all(is_exact(part) for part in parts)
 
 
 def has_average(m: Mechanism) -> bool:

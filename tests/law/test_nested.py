@@ -56,6 +56,31 @@ def test_finite_pairs_against_enumeration(direction):
     assert np.all(low >= np.array(truth) * 0.85)  # few isolated atoms, off the lattice
 
 
+def _allocated(p, q, steps):
+    """P and Q of one of so many steps, over all outcomes of all of them."""
+    each = [_products(*[p if i == j else q for i in range(steps)]) for j in range(steps)]
+    return np.mean(each, axis=0), _products(*[q] * steps)
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_an_allocation_within_an_allocation_against_enumeration(direction):
+    """Breaks when an average loses what a table needs: its mass at X = 0, or its mean's."""
+    first, second = PAIRS
+    inner = [jaxdp.FinitePair(*first), jaxdp.RandomAllocation(jaxdp.FinitePair(*second), 2)]
+    run = jaxdp.RandomAllocation(jaxdp.Composed(inner), 2)
+    two = _allocated(*second, 2)
+    p, q = _allocated(*(_products(a, b) for a, b in zip(first, two, strict=True)), 2)
+    if direction == "add":
+        p, q = q, p
+    epsilons = np.array([-0.3, 0.0, 0.3, 0.7])
+    truth = np.array([np.maximum(p - np.exp(e) * q, 0.0).sum() for e in epsilons])
+    low, high = jaxdp.delta_bounds(run, epsilons, direction=direction)
+    assert np.all(low <= truth * (1.0 + 1e-12))
+    assert np.all(high >= truth * (1.0 - 1e-12))
+    assert np.all(high <= truth * 1.05)
+    assert np.all(low >= truth * 0.6)  # few isolated atoms, off every lattice
+
+
 def _convolved(sigma, scale, rate, count, direction, delta):
     """Epsilon of a Gaussian and a Laplace mechanism on one sample, on 2^21 points."""
     number, h = 2**21, 2e-5

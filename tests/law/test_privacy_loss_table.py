@@ -1,0 +1,95 @@
+"""Laws as mechanisms, their sums and their files, against exact curves."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdp
+
+MECHANISM = jaxdp.Composed([jaxdp.Laplace(2.0), jaxdp.ApproximateDP(0.3, 1e-4)])
+EPSILONS = np.array([-1.0, -0.2, 0.0, 0.3, 0.6, 0.75, 2.0])
+
+
+def _truth(epsilon, direction):
+    """delta of the pair in closed form: Laplace beside the three outcomes of the other."""
+    up, down = 1.0 / (1.0 + np.exp(-0.3)), 1.0 / (1.0 + np.exp(0.3))
+    with jax.enable_x64(True):
+        left, right = (
+            np.asarray(jaxdp.hockey_stick(jaxdp.Laplace(2.0), e, direction=direction))
+            for e in (epsilon - 0.3, epsilon + 0.3)
+        )
+    return 1e-4 + (1.0 - 1e-4) * (up * left + down * right)
+
+
+@pytest.fixture(scope="module")
+def laws():
+    with jax.enable_x64(True):
+        return {
+            side: jaxdp.privacy_loss(MECHANISM, delta=1e-2, side=side)
+            for side in ("upper", "lower")
+        }
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_a_law_as_a_mechanism_stays_on_its_side_at_every_epsilon(laws, direction):
+    """Breaks when the minorant cuts a corner, or the atom below has the wrong place."""
+    truth = _truth(EPSILONS, direction)
+    for reverse in (False, True):
+        asked = direction if not reverse else {"remove": "add", "add": "remove"}[direction]
+        above, below = ((law.reverse() if reverse else law).as_mechanism() for law in laws.values())
+        with jax.enable_x64(True):
+            high = np.asarray(jaxdp.hockey_stick(above, EPSILONS, direction=asked))
+            low = np.asarray(jaxdp.hockey_stick(below, EPSILONS, direction=asked))
+        room = 2.0**-40 if asked == "add" else 0.0
+        assert np.all(high >= truth * (1.0 - 1e-12) - room)
+        assert np.all(low <= truth * (1.0 + 1e-12) + room)
+        if direction == "remove":
+            near = (EPSILONS > 0.0) & (EPSILONS < 0.7)
+            np.testing.assert_allclose(high[near], truth[near], rtol=2e-3)
+            np.testing.assert_allclose(low[near], truth[near], rtol=2e-2)
+
+
+def test_a_sum_is_the_composition_and_sides_do_not_mix(laws):
+    with jax.enable_x64(True):
+        low, high = (float((law + law).epsilon(1e-2)) for law in (laws["lower"], laws["upper"]))
+        truth = jaxdp.epsilon_bounds(jaxdp.Repeated(MECHANISM, 2), 1e-2, direction="remove")
+        assert low <= truth[1]
+        assert truth[0] <= high
+        assert high - low < 3e-2 * high
+        with pytest.raises(ValueError, match="above"):
+            laws["upper"] + laws["lower"]
+        with pytest.raises(TypeError):
+            laws["upper"] * 1.5
+
+
+def test_files_hold_all_of_a_law_and_nothing_else_is_read(laws, tmp_path):
+    path = tmp_path / "law"
+    law = laws["lower"].reverse()
+    law.save(path)
+    again = jaxdp.PrivacyLoss.load(path)
+    for field in dataclasses.fields(law):
+        one, two = getattr(law, field.name), getattr(again, field.name)
+        assert np.array_equal(one, two)
+        assert np.asarray(one).dtype == np.asarray(two).dtype
+    with jax.enable_x64(True):
+        assert again.epsilon(1e-2) == law.epsilon(1e-2)
+    np.savez(path.with_suffix(".npz"), format="something else")
+    with pytest.raises(ValueError, match="format"):
+        jaxdp.PrivacyLoss.load(path.with_suffix(".npz"))
+
+
+def test_a_law_in_32_bits_and_what_has_no_table(laws):
+    law = jaxdp.privacy_loss(jaxdp.Laplace(2.0), delta=1e-2)
+    assert law.tilt.dtype == np.float32
+    with jax.enable_x64(True):
+        high, truth = (
+            np.asarray(jaxdp.hockey_stick(m, EPSILONS, direction="remove"))
+            for m in (law.as_mechanism(), jaxdp.Laplace(2.0))
+        )
+    assert np.all(high >= truth * (1.0 - 1e-12))
+    with pytest.raises(ValueError, match="batch"):
+        jaxdp.privacy_loss(jaxdp.Laplace(2.0), delta=[1e-2, 1e-3]).as_mechanism()
+    with pytest.raises(TypeError, match="traced"):
+        jax.jit(lambda x: x.as_mechanism().losses)(laws["upper"])
