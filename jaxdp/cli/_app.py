@@ -15,7 +15,16 @@ import typer
 
 import calibrate as _calibrate
 import jaxdp
-from jaxdp.cli import _audit, _audit_view, _cache, _display, _table, _targets, _targets_view
+from jaxdp.cli import (
+    _audit,
+    _audit_view,
+    _cache,
+    _compare,
+    _display,
+    _table,
+    _targets,
+    _targets_view,
+)
 from jaxdp.cli._display import InputError, round_up
 
 
@@ -380,3 +389,6 @@ def audit(
         _audit_view.show(runs, result)
     if output is not None:
         print(f"written: {output}")
+
+
+app.command()(_compare.compare)
