@@ -81,6 +81,7 @@ from jaxdp._mechanisms import Repeated as Repeated
 from jaxdp._mechanisms import ReportNoisyMax as ReportNoisyMax
 from jaxdp._mechanisms import Schedule as Schedule
 from jaxdp._mechanisms import SparseVector as SparseVector
+from jaxdp._mechanisms import TruncatedPoissonSampled as TruncatedPoissonSampled
 from jaxdp._mechanisms import fixed_size_sampled as fixed_size_sampled
 from jaxdp._mechanisms import replace_one as replace_one
 from jaxdp._methods import Analytic as Analytic
@@ -147,6 +148,7 @@ __all__ = [
     "PoissonSampled",
     "PoissonSampledGroup",
     "PoissonSampledReplaceOne",
+    "TruncatedPoissonSampled",
     "FixedSizeSampled",
     "FixedSizeGroup",
     "fixed_size_sampled",

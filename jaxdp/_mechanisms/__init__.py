@@ -28,3 +28,4 @@ from jaxdp._mechanisms._selection import ExponentialMechanism as ExponentialMech
 from jaxdp._mechanisms._selection import PermuteAndFlip as PermuteAndFlip
 from jaxdp._mechanisms._selection import ReportNoisyMax as ReportNoisyMax
 from jaxdp._mechanisms._selection import SparseVector as SparseVector
+from jaxdp._mechanisms._truncated import TruncatedPoissonSampled as TruncatedPoissonSampled
