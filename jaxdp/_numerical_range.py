@@ -50,6 +50,7 @@ from jaxdp._mechanisms._schedule import Steps
 _CELLS = 64  # of epsilon
 _SIZE = 48 * _CELLS  # of the lattice of x >= 0
 _MOST_STEPS = 256
+_LARGEST = 30.0  # epsilon: beyond, e^epsilon is 0 or infinite to some of what follows
 _ROUNDING = 64.0 * SLACK  # of a step, relative
 _LEAST = 1e-290  # what underflows is less
 
@@ -212,7 +213,8 @@ def _optimal(m: Mechanism) -> _Optimal | None:
         return None
     top = 1.0 * jnp.asarray(terms[0].mechanism.epsilon)
     count = 1.0 * jnp.asarray(terms[0].multiplicity)
-    usable = count <= _MOST_STEPS
+    usable = (count <= _MOST_STEPS) & (top <= _LARGEST)
+    top = jnp.minimum(top, _LARGEST)
     held = jnp.clip(count, 0.0, _MOST_STEPS)
     whole = jax.lax.stop_gradient(jnp.floor(held))
     spacing = top / _CELLS

@@ -4,6 +4,7 @@ import functools
 import itertools
 
 import jax
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -147,6 +148,33 @@ def test_moments_are_those_of_the_worst_pair():
     found = np.asarray(jaxdp.renyi(jaxdp.ExponentialMechanism(epsilon), alphas))
     np.testing.assert_allclose(found, [kl, *truth], rtol=1e-7)
     assert np.all(found <= epsilon**2 * alphas / 8.0)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.03, 4.0, 300.0])
+def test_moments_of_all_orders(epsilon):
+    """Breaks where the worst pair is lost to rounding: a smaller moment is no bound."""
+    alphas = np.array([1.0 + 1e-9, 1.01, 2.0, 30.0, 1e3, 1e6, 1e9])
+    with mp.workdps(60):
+        e, worst = mp.mpf(epsilon), []
+        for s in map(mp.mpf, alphas.tolist()):
+            c = mp.exp(-e)
+            best = (s - 1) * (1 - c**s) / (s * (c - c**s))
+            moment = best ** (s - 1) * (1 - c**s) / (s * (1 - c))
+            worst.append(mp.log(moment) / (s - 1))
+        found = np.asarray(jaxdp.renyi(jaxdp.ExponentialMechanism(epsilon), alphas)).tolist()
+        for value, exact in zip(found, worst, strict=True):
+            assert exact <= value <= exact * (1 + mp.mpf("1e-9"))
+
+
+def test_extremes():
+    epsilon = np.array([1e-12, 1e-4, 5.0, 29.0, 50.0, 700.0, 1e4])
+    run = jaxdp.Repeated(jaxdp.ExponentialMechanism(epsilon), np.array([1.0, 16.0])[:, None])
+    for delta in (1e-9, 1e-250):
+        found = np.asarray(jaxdp.epsilon(run, delta))
+        assert np.all(np.isfinite(found))
+        assert np.all(found[1] <= 16.0 * epsilon * (1.0 + 1e-9))
+        assert np.all(found[1] >= found[0] * (1.0 - 1e-9))
+        assert np.all(found[0][2:] > 0.97 * epsilon[2:])
 
 
 def test_beside_other_mechanisms():

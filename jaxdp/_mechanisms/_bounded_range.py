@@ -43,12 +43,12 @@ class BoundedRange(Base):
 
     def _rate(self, s: jax.Array) -> jax.Array:
         epsilon = 1.0 * jnp.asarray(self.epsilon)
-        frozen, order = jax.lax.stop_gradient((epsilon, s))
+        order = jnp.maximum(s, 1.0 - s)  # the pairs of t and epsilon - t mirror each other
+        frozen, power = jax.lax.stop_gradient((epsilon, order))
         # at the maximum over t, an error of t (and its derivative) is of second order
-        t = 0.5 * frozen + _log_sinhc(order * frozen) - _log_sinhc((order - 1.0) * frozen)
-        share = jnp.clip(t / frozen, 0.0, 1.0)
-        size = SLACK * (1.0 + jnp.abs(order)) * frozen
-        return _rates.discrete_rate(*two_points(epsilon, share), s, _ERROR + 8.0 * size)
+        share = _rest(frozen, power) / frozen
+        size = SLACK * (1.0 + power) * frozen
+        return _rates.discrete_rate(*_two_points(epsilon, share), order, _ERROR + 8.0 * size)
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         """The dominating pair's, by quadrature; the convexity bound where it is not resolved."""
@@ -93,22 +93,32 @@ class BoundedRange(Base):
         raise TypeError("BoundedRange stands for many mechanisms: none of them to sample")
 
 
-def two_points(epsilon: jax.Array, share: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The losses t - epsilon and t, t = share epsilon, and their log Q-probabilities."""
-    t, rest = share * epsilon, (1.0 - share) * epsilon
-    low, high = share <= 0.0, share >= 1.0
-    both = jnp.stack(
-        [
-            jnp.where(low, -jnp.inf, special.log1mexp(jnp.where(low, -1.0, -t))),
-            jnp.where(high, -jnp.inf, special.log1mexp(jnp.where(high, -1.0, -rest)) - t),
-        ]
-    )
+def _rest(epsilon: jax.Array, s: jax.Array) -> jax.Array:
+    """epsilon - t in (0, epsilon/2] at the t of the largest moment of order s >= 1.
+
+    That is log E((s - 1) epsilon) - log E(s epsilon), E(x) = (1 - e^-x)/x, relatively accurate:
+    with logarithms of sinh(x/2)/(x/2) where x is small, without the quotients where it is large.
+    """
+    before, at = (s - 1.0) * epsilon, s * epsilon
+    small, large = at < 30.0, before > 25.0
+    held = jnp.where(small, at, 1.0), jnp.where(small, before, 1.0)
+    near = 0.5 * epsilon - (_log_sinhc(held[0]) - _log_sinhc(held[1]))
+    far = special.log1mexp(-jnp.where(large, before, 1.0)) - special.log1mexp(-at)
+    far = far - special.log1p(-1.0 / jnp.where(large, s, 2.0))
+    quotient = special.relative_expm1(-before) / special.relative_expm1(-at)
+    return jnp.where(large, far, jnp.where(small, near, jnp.log(quotient)))
+
+
+def _two_points(epsilon: jax.Array, share: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The losses t - epsilon and t, epsilon - t = share epsilon, and their log Q-probabilities."""
+    rest = share * epsilon
+    t = epsilon - rest
+    both = jnp.stack([special.log1mexp(-t), special.log1mexp(-rest) - t])
     return jnp.stack([-rest, t]), both - special.log1mexp(-epsilon)
 
 
-def _log_sinhc(x: jax.Array) -> jax.Array:
-    """log(sinh(x/2)/(x/2)), an even function, to a roundoff of 1 + |x|."""
-    y = jnp.abs(x)
+def _log_sinhc(y: jax.Array) -> jax.Array:
+    """log(sinh(y/2)/(y/2)), y >= 0, to a roundoff of 1 + y."""
     small = y < 0.01
     z = jnp.where(small, 1.0, y)
     far = 0.5 * z + special.log1mexp(-z) - jnp.log(z)
