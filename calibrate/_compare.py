@@ -152,7 +152,7 @@ def compare_samplers(
       ...     num_examples=1000, batch_size=100, epochs=4, epsilon=2.0, delta=1e-5,
       ...     schemes=("public order", "full batch"))
       >>> [(s.name, s.num_steps, round(s.sigma, 3)) for s in found]
-      [('public order', 40, 3.999), ('full batch', 4, 3.999)]
+      [('public order', 40, 3.988), ('full batch', 4, 3.988)]
     """
     n = _checks.whole_number("num_examples", num_examples)
     size = _checks.whole_number("batch_size", batch_size, most=n)

@@ -78,7 +78,7 @@ class ExponentialMechanism(Selection):
     the bounds bracket the optimal adaptive composition (Dong, Durfee & Rogers 2020, arXiv
     1909.13830), by dynamic programming. Composed with other mechanisms, or sampled, they are the
     least of what the dominating law and the Rényi divergences say; from below, what two candidates
-    of equal score attain.
+    of equal score attain. (`privacy_loss` has the dominating law, above as below.)
 
     Args:
       epsilon: > 0, any shape: the range of the loss.
