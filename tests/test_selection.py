@@ -166,6 +166,28 @@ def test_moments_of_all_orders(epsilon):
             assert exact <= value <= exact * (1 + mp.mpf("1e-9"))
 
 
+def test_sampled():
+    """Breaks when a sampled curve or moment is below that of some pair, or far above them all."""
+    epsilon, q, alphas = 1.5, 0.2, np.array([2.0, 8.0, 60.0])
+    t = np.linspace(0.0, epsilon, 4001)[1:-1, None]
+    absent = np.concatenate([np.exp(-t) * np.expm1(t - epsilon), np.expm1(-t)], axis=1)
+    absent /= np.expm1(-epsilon)  # Q of the losses t and t - epsilon
+    ratio = 1.0 - q + q * np.exp(np.concatenate([t, t - epsilon], axis=1))
+    m = jaxdp.PoissonSampled(jaxdp.ExponentialMechanism(epsilon), q)
+    for direction, loss in (("remove", ratio), ("add", 1.0 / ratio)):
+        weight = absent if direction == "remove" else absent * ratio
+        g = np.exp(np.array([0.0, 0.1, 0.3, 0.6]))[:, None, None]
+        curve = np.max(np.sum(weight * np.maximum(loss - g, 0.0), axis=2), axis=1)
+        found = np.asarray(jaxdp.delta(m, np.log(g[:, 0, 0]), direction=direction))
+        assert np.all(found >= curve - 1e-12)
+        np.testing.assert_allclose(found, curve, rtol=1e-3, atol=1e-6)
+        a = alphas[:, None, None]
+        moment = np.max(np.log(np.sum(weight * loss**a, axis=2)), axis=1) / (alphas - 1.0)
+        bound = np.asarray(jaxdp.renyi(m, alphas, direction=direction))
+        assert np.all(bound >= moment * (1.0 - 1e-9))
+        assert np.all(bound <= 2.0 * moment)
+
+
 def test_extremes():
     epsilon = np.array([1e-12, 1e-4, 5.0, 29.0, 50.0, 700.0, 1e4])
     run = jaxdp.Repeated(jaxdp.ExponentialMechanism(epsilon), np.array([1.0, 16.0])[:, None])

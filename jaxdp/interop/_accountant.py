@@ -96,8 +96,7 @@ class Accountant(dpa.PrivacyAccountant):
 
     def _failure(self, m: Mechanism) -> float:
         """The mass at infinite loss, rounded up: that of (epsilon, delta)-DP events."""
-        with jax.enable_x64(True):
-            lost = max(float(m._log_failure(d)) for d in ("remove", "add"))
+        lost = max(float(m._log_failure(d)) for d in ("remove", "add"))
         return math.exp(lost) * (1.0 + 1e-12) if lost > -math.inf else 0.0
 
     def get_delta(self, target_epsilon: float) -> float:
