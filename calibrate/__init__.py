@@ -2,7 +2,8 @@
 
 * `solve`: one parameter, the least noisy that meets (epsilon, delta), with implicit gradients;
   `solve_integer`: the fewest steps, or the most; `batch`: millions of targets, on all devices.
-* `dp_sgd`: the noise multiplier of a training, from records, batch size and epochs.
+* `dp_sgd`: the noise multiplier of a training, from records, batch size and epochs;
+  `compare_samplers`: of every way of drawing its batches, side by side.
 * `minimize`: several parameters at once, under a loss; `schedule`: the noise of every step.
 * `ornstein_uhlenbeck`, `ornstein_uhlenbeck_renyi`, `gdl_decay`: single designs.
 
@@ -19,6 +20,10 @@ Example:
 """
 
 from calibrate._batch import batch as batch
+from calibrate._compare import SCHEMES as SCHEMES
+from calibrate._compare import Comparison as Comparison
+from calibrate._compare import Sampler as Sampler
+from calibrate._compare import compare_samplers as compare_samplers
 from calibrate._diffusion import ornstein_uhlenbeck as ornstein_uhlenbeck
 from calibrate._diffusion import ornstein_uhlenbeck_renyi as ornstein_uhlenbeck_renyi
 from calibrate._distributed import gdl_decay as gdl_decay
@@ -39,6 +44,10 @@ __all__ = [
     "Status",
     "Shortfall",
     "dp_sgd",
+    "compare_samplers",
+    "Comparison",
+    "Sampler",
+    "SCHEMES",
     "solve_integer",
     "batch",
     "minimize",

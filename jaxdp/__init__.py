@@ -64,6 +64,7 @@ from jaxdp._mechanisms import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms import Brownian as Brownian
 from jaxdp._mechanisms import Composed as Composed
 from jaxdp._mechanisms import CustomMechanism as CustomMechanism
+from jaxdp._mechanisms import ExponentialMechanism as ExponentialMechanism
 from jaxdp._mechanisms import FixedSizeGroup as FixedSizeGroup
 from jaxdp._mechanisms import FixedSizeSampled as FixedSizeSampled
 from jaxdp._mechanisms import Gaussian as Gaussian
@@ -72,12 +73,16 @@ from jaxdp._mechanisms import Laplace as Laplace
 from jaxdp._mechanisms import Mechanism as Mechanism
 from jaxdp._mechanisms import Mixture as Mixture
 from jaxdp._mechanisms import OrnsteinUhlenbeck as OrnsteinUhlenbeck
+from jaxdp._mechanisms import PermuteAndFlip as PermuteAndFlip
 from jaxdp._mechanisms import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms import PoissonSampledGroup as PoissonSampledGroup
 from jaxdp._mechanisms import PoissonSampledReplaceOne as PoissonSampledReplaceOne
 from jaxdp._mechanisms import RandomizedResponse as RandomizedResponse
 from jaxdp._mechanisms import Repeated as Repeated
+from jaxdp._mechanisms import ReportNoisyMax as ReportNoisyMax
 from jaxdp._mechanisms import Schedule as Schedule
+from jaxdp._mechanisms import SparseVector as SparseVector
+from jaxdp._mechanisms import TruncatedPoissonSampled as TruncatedPoissonSampled
 from jaxdp._mechanisms import fixed_size_sampled as fixed_size_sampled
 from jaxdp._mechanisms import replace_one as replace_one
 from jaxdp._methods import Analytic as Analytic
@@ -129,6 +134,10 @@ __all__ = [
     "GammaDifference",
     "LaplaceSum",
     "PartialNoise",
+    "ExponentialMechanism",
+    "PermuteAndFlip",
+    "ReportNoisyMax",
+    "SparseVector",
     "AdditiveNoise",
     "CustomMechanism",
     "LossDistribution",
@@ -141,6 +150,7 @@ __all__ = [
     "PoissonSampled",
     "PoissonSampledGroup",
     "PoissonSampledReplaceOne",
+    "TruncatedPoissonSampled",
     "FixedSizeSampled",
     "FixedSizeGroup",
     "fixed_size_sampled",

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _checks, _divergences, _law, _numerical, _roots
+from jaxdp import _checks, _divergences, _law, _numerical, _numerical_range, _roots
 from jaxdp._allocation import _poisson
 from jaxdp._mechanisms import Direction, Mechanism, _curve
 from jaxdp._methods import (
@@ -72,7 +72,8 @@ def _log_delta(
     m: Mechanism, epsilon: jax.Array, d: Direction, method: Method, sides: tuple[Side, ...]
 ) -> tuple[jax.Array, ...]:
     if isinstance(method, Numerical):
-        return _numerical.log_delta(m, epsilon, d, sides, method.grid_size)
+        room = _numerical_range if _numerical_range.has_range(m) else _numerical
+        return room.log_delta(m, epsilon, d, sides, method.grid_size)
     if isinstance(method, Renyi):
         upper = _curve.renyi_log_curve(m, epsilon, d, method.orders)
         return tuple(upper if side >= 0 else jnp.full_like(upper, -jnp.inf) for side in sides)
@@ -168,7 +169,8 @@ def _epsilon(
     m: Mechanism, log_target: jax.Array, d: Direction, method: Method, sides: tuple[Side, ...]
 ) -> tuple[jax.Array, ...]:
     if isinstance(method, Numerical):
-        return _numerical.epsilon(m, log_target, d, sides, method.grid_size)
+        room = _numerical_range if _numerical_range.has_range(m) else _numerical
+        return room.epsilon(m, log_target, d, sides, method.grid_size)
     if isinstance(method, Renyi):
         upper = _curve.renyi_epsilon(m, log_target, d, method.orders)
         return tuple(upper if side >= 0 else jnp.zeros_like(upper) for side in sides)

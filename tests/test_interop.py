@@ -98,6 +98,69 @@ def test_events_are_their_mechanisms():
     assert float(jaxdp.epsilon(replaced, 1e-5)) == pytest.approx(4.3772, rel=1e-4)
 
 
+def test_batches_that_are_cut():
+    def mechanism(n, q, size, sigma=2.0):
+        return interop.from_dp_event(dp_event.TruncatedSubsampledGaussianDpEvent(n, q, size, sigma))
+
+    assert mechanism(100, 0.1, 20) == jaxdp.TruncatedPoissonSampled(
+        jaxdp.Gaussian(2.0), 0.1, 20, 100
+    )
+    assert mechanism(100, 0.1, 100) == jaxdp.PoissonSampled(jaxdp.Gaussian(2.0), 0.1)
+    assert mechanism(100, 1.0, 20) == jaxdp.fixed_size_sampled(
+        jaxdp.Gaussian(2.0), 20, 100, neighbours="add-or-remove"
+    )
+    assert mechanism(100, 1.0, 100) == jaxdp.Gaussian(2.0)
+    with pytest.raises(interop.UnsupportedEvent, match="reveals nothing"):
+        mechanism(100, 0.1, 0)
+    with pytest.raises(interop.UnsupportedEvent, match="not private"):
+        mechanism(100, 0.1, 20, 0.0)
+    with pytest.raises(interop.UnsupportedEvent, match="neighboring_relation"):
+        interop.from_dp_event(
+            dp_event.TruncatedSubsampledGaussianDpEvent(100, 0.1, 20, 2.0), RELATIONS.REPLACE_ONE
+        )
+    drawn = dp_event.SampledWithReplacementDpEvent(100, 20, dp_event.GaussianDpEvent(2.0))
+    assert interop.from_dp_event(drawn, RELATIONS.REPLACE_ONE) == jaxdp.fixed_size_sampled(
+        jaxdp.Gaussian(2.0), 20, 100, replacement=True
+    )
+    drawn = dp_event.SampledWithReplacementDpEvent(100, 20, dp_event.LaplaceDpEvent(2.0))
+    with pytest.raises(interop.UnsupportedEvent, match="LaplaceDpEvent"):
+        interop.from_dp_event(drawn, RELATIONS.REPLACE_ONE)
+
+
+def _later_event(name, **fields):
+    """An event of a later version of dp_accounting, by its name and fields."""
+    found = getattr(dp_event, name, None)
+    if found is None:
+        found = type(
+            name, (dp_event.DpEvent,), {"__init__": lambda self, **kw: vars(self).update(kw)}
+        )
+    return found(**fields)
+
+
+def test_events_of_later_versions():
+    cases = [
+        ("EpsilonDeltaDpEvent", {"epsilon": 0.5, "delta": 1e-4}, jaxdp.ApproximateDP(0.5, 1e-4)),
+        ("ExponentialMechanismDpEvent", {"epsilon": 0.5}, jaxdp.ExponentialMechanism(0.5)),
+        ("PermuteAndFlipDpEvent", {"epsilon": 0.5}, jaxdp.PermuteAndFlip(0.5)),
+        (
+            "DiscreteGaussianDpEvent",
+            {"sigma": 3.0, "sensitivity": 2.0, "dimension": 1},
+            jaxdp.DiscreteGaussian(3.0, 2),
+        ),
+    ]
+    for name, fields, expected in cases:
+        assert interop.from_dp_event(_later_event(name, **fields)) == expected
+    vector = {"sigma": 3.0, "sensitivity": 2.0, "dimension": None}
+    with pytest.raises(interop.UnsupportedEvent, match="vectors"):
+        interop.from_dp_event(_later_event("DiscreteGaussianDpEvent", **vector))
+    with pytest.raises(interop.UnsupportedEvent, match="reveals nothing"):
+        interop.from_dp_event(_later_event("EpsilonDeltaDpEvent", epsilon=0.0, delta=0.0))
+    accountant = interop.Accountant().compose(
+        _later_event("EpsilonDeltaDpEvent", epsilon=0.5, delta=1e-4), 2
+    )
+    assert accountant.get_delta(math.inf) == pytest.approx(1.0 - (1.0 - 1e-4) ** 2)
+
+
 @pytest.mark.parametrize("relation", [RELATIONS.REPLACE_ONE, RELATIONS.REPLACE_SPECIAL])
 def test_randomized_response_is_the_exact_channel(relation):
     p, k = 0.3, 5

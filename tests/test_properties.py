@@ -167,6 +167,11 @@ SAMPLES = (
     jaxdp.FixedSizeSampled(jaxdp.Laplace(1.0), 0.1),
     jaxdp.PoissonSampledGroup(1.0, 0.1, 3),
     jaxdp.FixedSizeGroup(1.0, 10, 100, 3),
+    jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(1.0), 0.1, 20, 100),
+    jaxdp.ExponentialMechanism(1.0),
+    jaxdp.PermuteAndFlip(1.0),
+    jaxdp.ReportNoisyMax(1.0, "laplace"),
+    jaxdp.SparseVector(1.0, 2),
     jaxdp.Repeated(jaxdp.Gaussian(1.0), 3.0),
     jaxdp.Composed([jaxdp.Gaussian(1.0), jaxdp.Laplace(2.0)]),
 )

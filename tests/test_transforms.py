@@ -119,6 +119,23 @@ TABLE = (
         (1.3, 0.3),
         side=1,
     ),
+    row(
+        "TruncatedPoissonSampled",
+        lambda s, q, e: jaxdp.delta(
+            jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(s), q, 3, 10), e, direction="add"
+        ),
+        (1.3, 0.2, 0.3),
+        side=1,
+    ),
+    row(
+        "ExponentialMechanism", lambda p, e: jaxdp.delta(jaxdp.ExponentialMechanism(p), e), (1, 0.3)
+    ),
+    row(
+        "PermuteAndFlip ReportNoisyMax SparseVector",
+        lambda p, e: jaxdp.delta(jaxdp.PermuteAndFlip(p), e),
+        (1, 0.3),
+        side=1,
+    ),
     row("RandomizedResponse", lambda p, e: jaxdp.delta(jaxdp.RandomizedResponse(p), e), (1, 0.3)),
     row("ApproximateDP", lambda p, d, e: jaxdp.delta(jaxdp.ApproximateDP(p, d), e), (1, 0.1, 0.3)),
     row("Brownian", lambda t, r, e: jaxdp.delta(jaxdp.Brownian(t, r), e), (0.6, 1.2, 0.5), side=1),
@@ -229,6 +246,7 @@ def test_the_table_is_complete():
     elsewhere |= {"solve_integer"}  # tests/allocation
     elsewhere |= {"Shortfall"}  # test_calibrate; not under transformations
     elsewhere |= {"CustomMechanism", "dp_sgd"}  # test_custom_mechanism, test_builders
+    elsewhere |= {"compare_samplers", "Comparison", "Sampler", "SCHEMES"}  # test_compare
     names = (public(jaxdp) | public(calibrate)) - elsewhere - NO_NUMBERS - METHODS
     assert names <= covered, names - covered
     for name in names:

@@ -25,3 +25,8 @@ from jaxdp._mechanisms._replace import replace_one as replace_one
 from jaxdp._mechanisms._revealed import Mixture as Mixture
 from jaxdp._mechanisms._sampling import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms._schedule import Schedule as Schedule
+from jaxdp._mechanisms._selection import ExponentialMechanism as ExponentialMechanism
+from jaxdp._mechanisms._selection import PermuteAndFlip as PermuteAndFlip
+from jaxdp._mechanisms._selection import ReportNoisyMax as ReportNoisyMax
+from jaxdp._mechanisms._selection import SparseVector as SparseVector
+from jaxdp._mechanisms._truncated import TruncatedPoissonSampled as TruncatedPoissonSampled

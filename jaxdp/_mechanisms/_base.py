@@ -191,6 +191,23 @@ class Base(Mechanism):
         return [Term(self, None)]
 
 
+class OnBatch(Base):
+    """Abstract: one step that runs on a batch of the records; how it is drawn, the class says.
+
+    Attributes:
+      mechanism: what runs on the batch.
+    """
+
+    mechanism: Any
+
+    def _in_domain(self) -> jax.Array:
+        return self.mechanism._in_domain() & super()._in_domain()
+
+    def sample(self, key: jax.Array, value: Any) -> Any:
+        """The inner mechanism's release of a value computed on the batch."""
+        return self.mechanism.sample(key, value)
+
+
 class Average(Mechanism):
     """Abstract: one of `num_steps` steps, chosen uniformly; X averages that many copies' ratios.
 

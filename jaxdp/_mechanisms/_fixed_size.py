@@ -10,7 +10,14 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _rates, _rates_line
 from jaxdp import _special as special
-from jaxdp._mechanisms._base import Base, Direction, Mechanism, mechanism, require_mechanism
+from jaxdp._mechanisms._base import (
+    Base,
+    Direction,
+    Mechanism,
+    OnBatch,
+    mechanism,
+    require_mechanism,
+)
 from jaxdp._mechanisms._curve import canonical_terms, single
 from jaxdp._mechanisms._finite import RandomizedResponse
 from jaxdp._mechanisms._gaussian import GaussianFamily
@@ -24,7 +31,7 @@ _MOST_DRAWN = 2**16  # with replacement, where probabilities are quotients of n^
 
 
 @mechanism
-class FixedSizeSampled(Base):
+class FixedSizeSampled(OnBatch):
     r"""A mechanism on a batch of fixed size without replacement, one record exchanged for another.
 
     With (P, Q) the replace-one pair of the mechanism (twice the sensitivity), H its curve, and
@@ -68,9 +75,6 @@ class FixedSizeSampled(Base):
         require_mechanism("mechanism", self.mechanism)
         super().__post_init__()
         exchanged(self.mechanism)
-
-    def _in_domain(self) -> jax.Array:
-        return self.mechanism._in_domain() & super()._in_domain()
 
     def _sampled(self) -> PoissonSampled:
         """((1-q) Q + q P, Q)."""
@@ -120,10 +124,6 @@ class FixedSizeSampled(Base):
         atom = jnp.where((lo < 0.0) & (hi >= 0.0), atom, -jnp.inf)
         pairs = zip(above, below[::-1], strict=True)
         return tuple(_divergences.log_add(x, y, atom) for x, y in pairs)
-
-    def sample(self, key: jax.Array, value: Any) -> Any:
-        """The inner mechanism's release of a value computed on the batch."""
-        return self.mechanism.sample(key, value)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def exchanged(m: Mechanism) -> Base:

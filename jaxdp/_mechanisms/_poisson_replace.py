@@ -1,6 +1,6 @@
 """Poisson batches of a Gaussian when one record is exchanged for another."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -9,14 +9,14 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _divergences, _rates, _rates_line
 from jaxdp import _special as special
 from jaxdp._divergences import SLACK
-from jaxdp._mechanisms._base import Base, Direction, Mechanism, mechanism, require_mechanism
+from jaxdp._mechanisms._base import Direction, Mechanism, OnBatch, mechanism, require_mechanism
 from jaxdp._mechanisms._curve import canonical_terms, single
 from jaxdp._mechanisms._gaussian import GaussianFamily
 from jaxdp._special import log1p
 
 
 @mechanism
-class PoissonSampledReplaceOne(Base):
+class PoissonSampledReplaceOne(OnBatch):
     r"""A Gaussian on a Poisson sample, of which one record is exchanged for another.
 
     .. math:: P = (1-q) N(0, \sigma^2) + q N(\Delta, \sigma^2), \quad
@@ -68,9 +68,6 @@ class PoissonSampledReplaceOne(Base):
                 "proven for other Poisson samples under replace-one adjacency"
             )
 
-    def _in_domain(self) -> jax.Array:
-        return self.mechanism._in_domain() & super()._in_domain()
-
     def _parameters(self, slack: float = 0.0) -> tuple[jax.Array, jax.Array]:
         """m and q, m moved by its rounding: the curve grows with it."""
         gaussian = single(canonical_terms(self.mechanism))
@@ -121,10 +118,6 @@ class PoissonSampledReplaceOne(Base):
     def _mass_error(self) -> jax.Array:
         m, _ = self._parameters()
         return jax.lax.stop_gradient(SLACK * (8.0 + 8.0 * m * m))
-
-    def sample(self, key: jax.Array, value: Any) -> Any:
-        """The inner mechanism's release of a value computed on the sample."""
-        return self.mechanism.sample(key, value)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def is_gaussian(m: Mechanism) -> bool:

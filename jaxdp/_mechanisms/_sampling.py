@@ -9,10 +9,10 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _rates
 from jaxdp._mechanisms._base import (
-    Base,
     Direction,
     Masses,
     Mechanism,
+    OnBatch,
     mechanism,
     require_mechanism,
 )
@@ -22,7 +22,7 @@ from jaxdp._special import log1p
 
 
 @mechanism
-class PoissonSampled(Base):
+class PoissonSampled(OnBatch):
     """A mechanism run on a Poisson subsample: each record joins with the sampling probability.
 
     With (P, Q) the pair of the mechanism, the pair is ((1-q) Q + q P, Q). One run has the exact
@@ -61,10 +61,6 @@ class PoissonSampled(Base):
                 f"{_checks.shown(self.mechanism)} for {self.mechanism.neighbours}"
             )
         Mechanism.__post_init__(self)
-
-    def _in_domain(self) -> jax.Array:
-        inside = self._domains["sampling_probability"].contains(self.sampling_probability)
-        return self.mechanism._in_domain() & inside
 
     def _rate(self, s: jax.Array) -> jax.Array:
         return self._sampled_rate(s, 1.0)
@@ -178,7 +174,3 @@ class PoissonSampled(Base):
     def _atoms_at_ends(self) -> tuple[bool, bool]:
         step = single(canonical_terms(self.mechanism))
         return (True, True) if step is None else step._atoms_at_ends()
-
-    def sample(self, key: jax.Array, value: Any) -> Any:
-        """The inner mechanism's release of a value computed on the sample."""
-        return self.mechanism.sample(key, value)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxdp import _checks, _divergences, _rates, _rates_line
 from jaxdp import _special as special
-from jaxdp._mechanisms._base import Base, Direction, Mechanism, mechanism, require_mechanism
+from jaxdp._mechanisms._base import Direction, Mechanism, OnBatch, mechanism, require_mechanism
 from jaxdp._mechanisms._curve import canonical_terms, single
 from jaxdp._mechanisms._gaussian import GaussianFamily
 from jaxdp._mechanisms._groups import log_quotient
@@ -41,7 +41,7 @@ def log_counts(b: int, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @mechanism
-class ExchangedSeveral(Base):
+class ExchangedSeveral(OnBatch):
     """A Gaussian of a batch in which a record occurs j > 0 times, and is exchanged for another.
 
     The batch is b draws with replacement from n records; j is revealed. Exchanging j occurrences
@@ -65,9 +65,6 @@ class ExchangedSeveral(Base):
             raise ValueError(
                 f"mechanism must be one Gaussian for draws with replacement, got {got}"
             )
-
-    def _in_domain(self) -> jax.Array:
-        return self.mechanism._in_domain()
 
     def _counts(self) -> tuple[jax.Array, jax.Array]:
         """The mu of every count, and the log of its probability."""
@@ -105,7 +102,3 @@ class ExchangedSeveral(Base):
         mu, logs = self._counts()
         log_q, log_p = _divergences.gaussian_log_masses(lo[..., None], hi[..., None], mu)
         return special.logsumexp(logs + log_q, axis=-1), special.logsumexp(logs + log_p, axis=-1)
-
-    def sample(self, key: jax.Array, value: Any) -> Any:
-        """The inner mechanism's release of a value computed on the batch."""
-        return self.mechanism.sample(key, value)  # pyright: ignore[reportAttributeAccessIssue]

@@ -17,6 +17,7 @@ from jaxdp.cli import (
     _audit,
     _audit_view,
     _cache,
+    _compare,
     _display,
     _report,
     _table,
@@ -381,3 +382,6 @@ def audit(
         _audit_view.show(runs, result)
     if output is not None:
         print(f"written: {output}")
+
+
+app.command()(_compare.compare)

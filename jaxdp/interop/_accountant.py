@@ -94,6 +94,11 @@ class Accountant(dpa.PrivacyAccountant):
                 value = float(_queries.epsilon(m, target, method=Renyi()))
         return value
 
+    def _failure(self, m: Mechanism) -> float:
+        """The mass at infinite loss, rounded up: that of (epsilon, delta)-DP events."""
+        lost = max(float(m._log_failure(d)) for d in ("remove", "add"))
+        return math.exp(lost) * (1.0 + 1e-12) if lost > -math.inf else 0.0
+
     def get_delta(self, target_epsilon: float) -> float:
         """Certified upper bound on delta at target_epsilon, of everything composed so far."""
         epsilon = _checks.number("target_epsilon", target_epsilon, _checks.NOT_NAN)
@@ -102,9 +107,9 @@ class Accountant(dpa.PrivacyAccountant):
             return max(-math.expm1(min(epsilon, 0.0)), 0.0)
         if m is EVERYTHING:
             return 1.0
-        if epsilon == math.inf:
-            return 0.0  # no supported event has mass at infinite loss
         with jax.enable_x64(True):
+            if epsilon == math.inf:
+                return self._failure(m)
             value = float(_queries.delta(m, epsilon, method=self._chosen(m)))
             # delta <= 1 - e^{epsilon - max loss} <= max loss - epsilon: 0 beyond the largest loss
             most = float(_queries.epsilon(m, 0.0)) * (1.0 + 1e-14)

@@ -6,6 +6,7 @@ without effect) give the same pair for everything additive or Poisson-sampled.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -17,17 +18,21 @@ from dp_accounting import dp_event
 from jaxdp import _checks
 from jaxdp._amplification import FinitePair
 from jaxdp._mechanisms import (
+    ApproximateDP,
     Composed,
+    ExponentialMechanism,
     Gaussian,
     GaussianMixture,
     Laplace,
     Mechanism,
+    PermuteAndFlip,
     PoissonSampled,
     PoissonSampledReplaceOne,
     Repeated,
+    TruncatedPoissonSampled,
     fixed_size_sampled,
 )
-from jaxdp._noise import DiscreteLaplace
+from jaxdp._noise import DiscreteGaussian, DiscreteLaplace
 
 Neighbours = dpa.NeighboringRelation
 
@@ -63,9 +68,11 @@ def from_dp_event(
     """The mechanism that a dp_accounting event describes.
 
     Supported: Gaussian, Laplace, DiscreteLaplace, RandomizedResponse, PoissonSampled, Composed,
-    SelfComposed, and NoOp inside compositions; SampledWithoutReplacement; MixtureOfGaussians of
-    sensitivities of one sign; SingleEpochTreeAggregation, whose depth of noisy sums is one
-    Gaussian (Kairouz et al. 2021, appendix D). Noise parameters are per unit of sensitivity.
+    SelfComposed, and NoOp inside compositions; SampledWithoutReplacement, SampledWithReplacement,
+    TruncatedSubsampledGaussian; MixtureOfGaussians of sensitivities of one sign;
+    SingleEpochTreeAggregation, whose depth of noisy sums is one Gaussian (Kairouz et al. 2021,
+    appendix D); of later versions EpsilonDelta, ExponentialMechanism, PermuteAndFlip, and
+    DiscreteGaussian in one dimension. Noise parameters are per unit of sensitivity.
 
     Args:
       event: a `dp_accounting.DpEvent`.
@@ -111,7 +118,7 @@ def convert(event: dp_event.DpEvent, relation: Neighbours) -> Mechanism | _Absol
         if not isinstance(event.events, Iterable):
             raise TypeError(f"events must be a list of events, got {_checks.shown(event.events)}")
         return compose([convert(e, relation) for e in event.events])
-    converter = _CONVERTERS.get(type(event))
+    converter = _CONVERTERS.get(type(event)) or _LATER.get(type(event).__name__)
     if converter is None:
         raise UnsupportedEvent(event, f"{type(event).__name__} has no mechanism in jaxdp")
     return converter(event, relation)
@@ -223,19 +230,72 @@ def _sampled(event: dp_event.PoissonSampledDpEvent, relation: Neighbours) -> Mec
     return (PoissonSampledReplaceOne if replaced else PoissonSampled)(inner, _rate(rate))
 
 
-def _without_replacement(
-    event: dp_event.SampledWithoutReplacementDpEvent, relation: Neighbours
-) -> Mechanism | _Absolute:
+def _batch(event: Any, relation: Neighbours, replacement: bool = False) -> Mechanism | _Absolute:
     """The batch of Gaussian or Laplace noise, whose sensitivity doubles when one is replaced."""
     _require(event, relation, Neighbours.REPLACE_ONE, Neighbours.ADD_OR_REMOVE_ONE)
     inner = convert(event.event, Neighbours.ADD_OR_REMOVE_ONE)
     if isinstance(inner, _Absolute):
         return inner
-    if not isinstance(inner, (Gaussian, Laplace)):
+    if not isinstance(inner, Gaussian if replacement else (Gaussian, Laplace)):
         name = type(event.event).__name__
         raise UnsupportedEvent(event, f"a batch of fixed size of {name} has no mechanism in jaxdp")
     name = "add-or-remove" if relation == Neighbours.ADD_OR_REMOVE_ONE else "replace-one"
-    return fixed_size_sampled(inner, event.sample_size, event.source_dataset_size, neighbours=name)
+    sizes = event.sample_size, event.source_dataset_size
+    return fixed_size_sampled(inner, *sizes, neighbours=name, replacement=replacement)
+
+
+def _truncated(
+    event: dp_event.TruncatedSubsampledGaussianDpEvent, relation: Neighbours
+) -> Mechanism | _Absolute:
+    """A batch that is always cut, at probability 1, is one of fixed size."""
+    _require(event, relation, Neighbours.ADD_OR_REMOVE_ONE)
+    rate = _number(event, "sampling_probability", _checks.PROBABILITY)
+    name = "TruncatedSubsampledGaussianDpEvent"
+    n = _checks.whole_number(f"dataset_size of {name}", event.dataset_size, least=0)
+    size = _checks.whole_number(
+        f"truncated_batch_size of {name}", event.truncated_batch_size, least=0
+    )
+    if rate == 0.0 or n == 0 or size == 0:
+        return NOTHING
+    gaussian = _additive(_noise(event), Gaussian)
+    if isinstance(gaussian, _Absolute):
+        return gaussian
+    if rate == 1.0 and size < n:
+        return fixed_size_sampled(gaussian, size, n, neighbours="add-or-remove")
+    if rate == 1.0:
+        return gaussian
+    if size >= n:
+        return PoissonSampled(gaussian, _rate(rate))
+    return TruncatedPoissonSampled(gaussian, _rate(rate), size, n)
+
+
+def _epsilon_delta(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
+    """A guarantee, for whichever neighbours are meant."""
+    epsilon = _number(event, "epsilon", _checks.NON_NEGATIVE_OR_INF)
+    delta = _number(event, "delta", _checks.PROBABILITY)
+    if math.isinf(epsilon) or delta >= 1.0:
+        return EVERYTHING
+    return NOTHING if epsilon == delta == 0.0 else ApproximateDP(max(epsilon, _TINY), delta)
+
+
+def _selection(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
+    """Its epsilon is for whichever neighbours are meant."""
+    epsilon = _number(event, "epsilon", _checks.NON_NEGATIVE_OR_INF)
+    if epsilon < _TINY or math.isinf(epsilon):
+        return EVERYTHING if epsilon > 1.0 else NOTHING
+    named = type(event).__name__ == "PermuteAndFlipDpEvent"
+    return (PermuteAndFlip if named else ExponentialMechanism)(epsilon)
+
+
+def _discrete_gaussian(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
+    """In one dimension; the worst shift of several is not known here."""
+    if event.dimension != 1:
+        raise UnsupportedEvent(event, "discrete Gaussian vectors have no mechanism in jaxdp")
+    sensitivity = _number(event, "sensitivity", _checks.NON_NEGATIVE_OR_INF)
+    if sensitivity == 0.0:
+        return NOTHING
+    whole = _checks.whole_number("sensitivity of DiscreteGaussianDpEvent", sensitivity)
+    return _additive(_noise(event, "sigma"), lambda sigma: DiscreteGaussian(sigma, whole))
 
 
 def _randomized_response(
@@ -318,8 +378,17 @@ _CONVERTERS: dict[type, Any] = {
     dp_event.LaplaceDpEvent: _laplace,
     dp_event.DiscreteLaplaceDpEvent: _discrete_laplace,
     dp_event.PoissonSampledDpEvent: _sampled,
-    dp_event.SampledWithoutReplacementDpEvent: _without_replacement,
+    dp_event.SampledWithoutReplacementDpEvent: _batch,
+    dp_event.SampledWithReplacementDpEvent: functools.partial(_batch, replacement=True),
+    dp_event.TruncatedSubsampledGaussianDpEvent: _truncated,
     dp_event.RandomizedResponseDpEvent: _randomized_response,
     dp_event.MixtureOfGaussiansDpEvent: _mixture,
     dp_event.SingleEpochTreeAggregationDpEvent: _tree,
+}
+# Events of versions after 0.6.0, by name.
+_LATER: dict[str, Any] = {
+    "EpsilonDeltaDpEvent": _epsilon_delta,
+    "ExponentialMechanismDpEvent": _selection,
+    "PermuteAndFlipDpEvent": _selection,
+    "DiscreteGaussianDpEvent": _discrete_gaussian,
 }

@@ -11,7 +11,8 @@ Colours can be told apart by the colour-blind, and curves that coincide by their
 * `brackets`: certified intervals for epsilon, of several mechanisms or methods;
 * `loss_distribution`: the privacy loss with the record and without it;
 * `schedule`: the parameters of a run, step by step;
-* `compare`: several mechanisms in one of the pictures above.
+* `compare`: several mechanisms in one of the pictures above;
+* `samplers`: the noise that each way of drawing batches takes.
 
 Example:
   >>> import jaxdp, jaxdp.plot
@@ -27,6 +28,7 @@ from jaxdp.plot._curves import profile as profile
 from jaxdp.plot._curves import tradeoff as tradeoff
 from jaxdp.plot._laws import loss_distribution as loss_distribution
 from jaxdp.plot._laws import schedule as schedule
+from jaxdp.plot._samplers import samplers as samplers
 
 __all__ = [
     "profile",
@@ -36,4 +38,5 @@ __all__ = [
     "loss_distribution",
     "schedule",
     "compare",
+    "samplers",
 ]

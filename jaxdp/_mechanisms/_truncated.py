@@ -1,0 +1,203 @@
+"""Poisson batches that are cut down to a largest size, as programs of fixed shapes train on."""
+
+import dataclasses
+import functools
+import math
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxdp import _checks, _divergences, _rates, _rates_line
+from jaxdp import _special as special
+from jaxdp._divergences import SLACK
+from jaxdp._mechanisms._base import Direction, Mechanism, OnBatch, mechanism, require_mechanism
+from jaxdp._mechanisms._curve import canonical_terms, single
+from jaxdp._mechanisms._replace import replace_one
+from jaxdp._mechanisms._sampling import PoissonSampled
+
+_MOST_TERMS = 2**16  # of a binomial tail
+_CUMULATED = 1e-10  # relative error of what is summed from so many terms
+
+
+class _Parts(NamedTuple):
+    """Two sampled pairs, the logs of their probabilities, and the relative error of these."""
+
+    pairs: tuple[PoissonSampled, PoissonSampled]
+    log_weights: jax.Array
+    error: jax.Array
+
+
+@mechanism
+class TruncatedPoissonSampled(OnBatch):
+    r"""A mechanism on a Poisson batch of which B records are kept, at random, where it has more.
+
+    Let x be the record, the others n - 1, and T the event that B or more of these are sampled, of
+    probability tau, the same with and without x. Where T fails, x is in the batch with probability
+    q: the Poisson-sampled pair. Where it holds, the batch without x is a uniform set of B of the
+    others, whatever was sampled; with x it is that too, but with probability
+
+    .. math:: q' = \frac{q}{\tau} \sum_{s \ge B} \binom{n-1}{s} q^s (1-q)^{n-1-s} \frac{B}{s+1}
+
+    a uniform set of B - 1 of them, and x. Draw the B - 1 first and the last one y after: x takes
+    the place of y with probability q', so that by joint convexity the pair of this case is the
+    Poisson-sampled one at rate q' and twice the sensitivity. Whether T holds is revealed (an upper
+    bound): the curve is (1 - tau) H + tau H', in both directions, and composes adaptively. (The
+    scheme is that of Ganesh 2025, arXiv 2508.15089, whose bound has a larger pair in its second
+    part.) With B >= n it is the Poisson sample, exactly.
+
+    Args:
+      mechanism: one step that runs on the batch, that `replace_one` takes: a Gaussian, Laplace
+        noise, ..., of the sensitivity to one record added or removed.
+      sampling_probability: q in (0, 1).
+      batch_size: B, a known integer >= 1.
+      num_records: n, a known integer: the larger side, with the record.
+
+    Raises:
+      ValueError: if a known argument is outside its domain, or the mechanism has no replace-one
+        pair. TypeError: if it is no mechanism.
+
+    Example:
+      >>> import jaxdp
+      >>> step = jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(1.0), 0.01, 130, 10_000)
+      >>> float(jaxdp.delta(jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.01), 1.0)) < float(
+      ...     jaxdp.delta(step, 1.0)) < 2e-4
+      True
+    """
+
+    mechanism: Mechanism
+    sampling_probability: ArrayLike
+    batch_size: int = dataclasses.field(metadata={"static": True})
+    num_records: int = dataclasses.field(metadata={"static": True})
+
+    _relation: ClassVar = "add-or-remove"
+    _domains: ClassVar = {"sampling_probability": _checks.RATE}
+
+    def __post_init__(self) -> None:
+        require_mechanism("mechanism", self.mechanism)
+        super().__post_init__()
+        for name in ("batch_size", "num_records"):
+            object.__setattr__(self, name, _checks.whole_number(name, getattr(self, name)))
+        known = _checks.concrete("sampling_probability", self.sampling_probability)
+        if known is not None and np.any(known >= 1.0) and self.batch_size < self.num_records:
+            raise ValueError("sampling_probability must be < 1 where batches are cut")
+        if single(canonical_terms(self.mechanism)) is None:
+            got = _checks.shown(self.mechanism)
+            raise ValueError(f"mechanism must be one step, got {got}")
+        replace_one(self.mechanism)
+
+    def _in_domain(self) -> jax.Array:
+        cut = self.batch_size < self.num_records
+        return super()._in_domain() & ((self.sampling_probability < 1.0) | (not cut))
+
+    def _parts(self) -> _Parts:
+        q = 1.0 * jnp.asarray(self.sampling_probability)
+        log_weights, rate, error = _tail(q, self.batch_size, self.num_records)
+        second = PoissonSampled(replace_one(self.mechanism), rate)
+        return _Parts((PoissonSampled(self.mechanism, q), second), log_weights, error)
+
+    def _rate(self, s: jax.Array) -> jax.Array:
+        pairs, log_weights, error = self._parts()
+        rates = jnp.stack([pair._rate(s) for pair in pairs])
+        return _rates_line.moments_rate(s, log_weights, rates) * (1.0 + error)
+
+    def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
+        return _rates.convex_rate(s, self._rate(s), q)
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        ranges = [pair._loss_range() for pair in self._parts().pairs]
+        if self.batch_size >= self.num_records:  # nothing is ever cut
+            return ranges[0]
+        return jnp.minimum(ranges[0][0], ranges[1][0]), jnp.maximum(ranges[0][1], ranges[1][1])
+
+    def _range_ulps(self) -> Any:
+        first, second = self._parts().pairs
+        return jnp.maximum(first._range_ulps(), second._range_ulps())
+
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        pairs, log_weights, _ = self._parts()
+        both = zip(pairs, log_weights, strict=True)
+        return _divergences.log_add(*(w + pair._log_failure(direction) for pair, w in both))
+
+    def _atoms_at_ends(self) -> tuple[bool, bool]:
+        return self._parts().pairs[0]._atoms_at_ends()
+
+    def _symmetric(self) -> bool:
+        return False
+
+    def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
+        pairs, log_weights, error = self._parts()
+        parts = [
+            w + pair._log_hockey_stick(epsilon, direction, slack)
+            for pair, w in zip(pairs, log_weights, strict=True)
+        ]
+        rounding = slack * (8.0 + error / SLACK)
+        return jnp.minimum(_divergences.log_add(*parts) + rounding, 0.0)
+
+    def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        pairs, log_weights, _ = self._parts()
+        first, second = (pair._log_masses(lo, hi) for pair in pairs)
+        weights = log_weights[0], log_weights[1]
+        return tuple(
+            _divergences.log_add(weights[0] + a, weights[1] + b)
+            for a, b in zip(first, second, strict=True)
+        )
+
+    def _mass_error(self) -> jax.Array | float:
+        pairs, _, error = self._parts()
+        return error + jnp.maximum(pairs[0]._mass_error(), pairs[1]._mass_error())
+
+
+@functools.cache
+def _log_choose(n: int, k: int) -> tuple[float, float]:
+    """log C(n, k), and a bound on its error."""
+    parts = math.lgamma(n + 1.0), math.lgamma(k + 1.0), math.lgamma(n - k + 1.0)
+    return parts[0] - parts[1] - parts[2], 4.0 * SLACK * (1.0 + sum(map(abs, parts)))
+
+
+def _tail(q: jax.Array, size: int, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(log(1 - tau), log tau), the rate q' (rounded up), and the relative error of the weights.
+
+    With f(s) the probabilities of Bin(n - 1, q), tau = sum_{s >= B} f(s), from the ratios
+    f(s + 1)/f(s) = (n - 1 - s)/(s + 1) q/(1 - q), which fall with s: what is beyond the last term
+    is less than a geometric series. Of tau and 1 - tau the smaller one is summed.
+    """
+    others = n - 1
+    if size > others:
+        return jnp.asarray([0.0, -jnp.inf]), q, jnp.zeros(())
+    p = jnp.minimum(q, 1.0 - 2.0**-53)
+    log_odds = jnp.log(p) - special.log1p(-p)
+    choose, rounding = _log_choose(others, size)
+    at = choose + size * jnp.log(p) + (others - size) * special.log1p(-p)  # log f(B)
+
+    def series(numbers: np.ndarray, ratios: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Logs of f(s)/f(B) for the numbers s, and of what is beyond the last of them."""
+        logs = jnp.concatenate([jnp.zeros(1), jnp.cumsum(ratios)])
+        last = ratios[-1] if ratios.size else jnp.asarray(-jnp.inf)
+        open_ended = 0 < numbers[-1] < others
+        falls = last < 0.0
+        rest = logs[-1] + last - special.log1mexp(jnp.where(falls, last, -1.0))
+        return logs, jnp.where(open_ended, jnp.where(falls, rest, jnp.inf), -jnp.inf)
+
+    up = np.arange(size, min(others, size + _MOST_TERMS) + 1, dtype=np.float64)
+    logs, beyond = series(up, np.log((others - up[:-1]) / up[1:]) + log_odds)
+    upper = special.logsumexp(logs)
+    down = np.arange(size, max(0, size - _MOST_TERMS) - 1, -1, dtype=np.float64)
+    fallen, below = series(down, np.log(down[:-1] / (others - down[1:])) - log_odds)
+    lower = special.logsumexp(fallen[1:])
+    log_tau, log_rest = at + upper, at + lower
+    small = log_tau < log_rest
+    half = -special.LOG_2
+    least = jnp.minimum(jnp.where(small, log_tau, log_rest), half)
+    other = special.log1mexp(least)
+    weights = jnp.stack([jnp.where(small, other, least), jnp.where(small, least, other)])
+    kept = special.logsumexp(logs + np.log(size / (up + 1.0)))
+    rate = jnp.minimum(q * jnp.exp(kept - upper) * (1.0 + _CUMULATED), q)
+    lost = jnp.where(small, beyond - upper, below - lower)
+    shift = jnp.abs(size * jnp.log(p)) + jnp.abs((others - size) * special.log1p(-p))
+    error = rounding + _CUMULATED + 4.0 * SLACK * shift + jnp.exp(jnp.minimum(lost, 0.0))
+    # tau near 1 with terms beyond the last: q' may be too small by as much, and is at most q
+    rate = jnp.where(beyond - upper < -40.0, rate, q)
+    return weights, rate, jax.lax.stop_gradient(error)

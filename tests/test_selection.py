@@ -1,0 +1,256 @@
+"""Private selection: against enumeration of candidates, all adaptive choices, and quadrature."""
+
+import functools
+import itertools
+
+import jax
+import mpmath as mp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+import calibrate
+import jaxdp
+
+X = np.linspace(-1.4, 1.4, 15)
+RUN = functools.partial(jaxdp.Repeated, jaxdp.ExponentialMechanism(0.5), 16)
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def _exponential(scores, epsilon):
+    return special.softmax(0.5 * epsilon * np.asarray(scores))
+
+
+def _permute_and_flip(scores, epsilon):
+    accept = np.exp(0.5 * epsilon * (np.asarray(scores) - np.max(scores)))
+    law = np.zeros(len(scores))
+    orders = list(itertools.permutations(range(len(scores))))
+    for order in orders:
+        left = 1.0 / len(orders)
+        for r in order:
+            law[r] += left * accept[r]
+            left *= 1.0 - accept[r]
+    return law
+
+
+def _noisy_max_laplace(scores, epsilon):
+    z = np.linspace(-60.0, 60.0, 120_001)
+    noise = stats.laplace(scale=2.0 / epsilon)
+    scores = np.asarray(scores)
+    laws = []
+    for r, score in enumerate(scores):
+        others = np.prod([noise.cdf(z - u) for u in np.delete(scores, r)], axis=0)
+        laws.append(np.sum(noise.pdf(z - score) * others) * (z[1] - z[0]))
+    return np.asarray(laws)
+
+
+def _neighbours():
+    """Scores of three candidates, and all that one record can make of them."""
+    for base in ((0.0, 0.0, 0.0), (0.0, 1.3, -0.7), (2.0, 0.4, 0.1), (0.0, 0.0, 3.0)):
+        for move in itertools.product((-1.0, 0.0, 1.0), repeat=3):
+            yield np.asarray(base), np.asarray(base) + np.asarray(move)
+
+
+def _curve(p, q):
+    return np.sum(np.maximum(p - np.exp(X)[:, None] * q, 0.0), axis=1)
+
+
+@pytest.mark.parametrize(
+    ("law", "mechanism"),
+    [
+        (_exponential, jaxdp.ExponentialMechanism),
+        (_exponential, jaxdp.ReportNoisyMax),
+        (_permute_and_flip, jaxdp.PermuteAndFlip),
+        (_noisy_max_laplace, functools.partial(jaxdp.ReportNoisyMax, noise="laplace")),
+    ],
+)
+def test_one_selection_is_dominated_and_two_candidates_attain_it(law, mechanism):
+    epsilon = 1.2
+    bound = np.asarray(jaxdp.delta(mechanism(epsilon), X))
+    found = [_curve(law(a, epsilon), law(b, epsilon)) for a, b in _neighbours()]
+    assert np.all(np.max(found, axis=0) <= bound + 1e-7)
+    if law is _noisy_max_laplace:  # the difference of two such noises is not Laplace
+        return
+    gaps = np.linspace(-12.0, 12.0, 2401)
+    pairs = [(law((g, 0.0), epsilon), law((g - 1.0, 1.0), epsilon)) for g in gaps]
+    attained = np.max([_curve(p, q) for p, q in pairs], axis=0)
+    np.testing.assert_allclose(attained, bound, rtol=1e-3, atol=1e-4)
+
+
+def test_sparse_vector_is_pure():
+    """All answers to three queries, integrated over the noise of the threshold."""
+    epsilon, ratio = 1.0, 2.0 ** (2.0 / 3.0)
+    first = epsilon / (1.0 + ratio)
+    rho = np.linspace(-80.0, 80.0, 40_001)
+    weight = stats.laplace.pdf(rho, scale=1.0 / first) * (rho[1] - rho[0])
+    queries = stats.laplace(scale=2.0 / (first * ratio))
+
+    def law(values):
+        above = [queries.sf(rho - v) for v in values]
+        out, below = [], np.ones_like(rho)
+        for a in above:
+            out.append(np.sum(weight * below * a))
+            below = below * (1.0 - a)
+        return np.asarray([*out, np.sum(weight * below)])
+
+    largest = -np.inf
+    for base in ((0.0, 0.0, 0.0), (-4.0, 2.0, -4.0), (5.0, -5.0, 5.0)):
+        for move in itertools.product((-1.0, 1.0), repeat=3):
+            ratios = np.log(law(base) / law(np.asarray(base) + np.asarray(move)))
+            largest = max(largest, ratios.max())
+    bound = float(jaxdp.epsilon(jaxdp.SparseVector(epsilon), 0.0))
+    assert 0.6 * bound < largest <= bound + 1e-6
+
+
+def _adaptive(epsilon, steps, cells):
+    """The optimal composition from below, t and the level on a lattice (NumPy, no rounding up)."""
+    h = epsilon / cells
+    x = h * np.arange(-steps * cells, steps * cells + 1)
+    t = np.arange(cells + 1)
+    p = -np.expm1(t * h - epsilon) / -np.expm1(-epsilon)
+    value = np.maximum(1.0 - np.exp(x), 0.0)
+    for _ in range(steps):
+        known = np.concatenate([1.0 - np.exp(x[0] - h * np.arange(cells, 0, -1)), value])
+        known = np.concatenate([known, np.zeros(cells)])
+        at = np.arange(x.size)[:, None] - t + cells
+        value = np.max(p * known[at] + (1.0 - p) * known[at + cells], axis=1)
+    return x, value
+
+
+@pytest.mark.parametrize(("epsilon", "steps", "peers"), [(0.5, 16, 5.22), (1.0, 4, 3.80)])
+def test_repeated_selection_has_the_optimal_adaptive_composition(epsilon, steps, peers):
+    run = jaxdp.Repeated(jaxdp.ExponentialMechanism(epsilon), steps)
+    deltas = np.array([1e-6, 1e-3, 0.05])
+    low, high = (np.asarray(e) for e in jaxdp.epsilon_bounds(run, deltas))
+    x, value = _adaptive(epsilon, steps, 192)
+    inside = (x >= 0.0) & (value > 1e-12)
+    truth = np.interp(-np.log(deltas), -np.log(value[inside]), x[inside])
+    assert np.all(low <= truth + 2e-4)
+    assert np.all(truth - 2e-4 <= high)
+    assert high[0] < peers
+    assert np.all(high - low < 0.01 * epsilon)
+    some = np.linspace(0, x.size - 1, 9).astype(int)
+    assert np.all(value[some] <= np.asarray(jaxdp.delta(run, x[some])) * (1.0 + 1e-12) + 1e-15)
+
+
+def test_moments_are_those_of_the_worst_pair():
+    epsilon, alphas = 0.7, np.array([1.0, 1.5, 2.0, 5.0, 40.0])
+    t = np.linspace(0.0, epsilon, 20_001)[1:-1, None]
+    p = np.expm1(t - epsilon) / np.expm1(-epsilon)
+    moments = np.log(p * np.exp((alphas - 1) * t) + (1 - p) * np.exp((alphas - 1) * (t - epsilon)))
+    truth = np.max(moments[:, 1:] / (alphas[1:] - 1.0), axis=0)
+    kl = np.max(p * t + (1.0 - p) * (t - epsilon))
+    found = np.asarray(jaxdp.renyi(jaxdp.ExponentialMechanism(epsilon), alphas))
+    np.testing.assert_allclose(found, [kl, *truth], rtol=1e-7)
+    assert np.all(found <= epsilon**2 * alphas / 8.0)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 0.03, 4.0, 300.0])
+def test_moments_of_all_orders(epsilon):
+    """Breaks where the worst pair is lost to rounding: a smaller moment is no bound."""
+    alphas = np.array([1.0 + 1e-9, 1.01, 2.0, 30.0, 1e3, 1e6, 1e9])
+    with mp.workdps(60):
+        e, worst = mp.mpf(epsilon), []
+        for s in map(mp.mpf, alphas.tolist()):
+            c = mp.exp(-e)
+            best = (s - 1) * (1 - c**s) / (s * (c - c**s))
+            moment = best ** (s - 1) * (1 - c**s) / (s * (1 - c))
+            worst.append(mp.log(moment) / (s - 1))
+        found = np.asarray(jaxdp.renyi(jaxdp.ExponentialMechanism(epsilon), alphas)).tolist()
+        for value, exact in zip(found, worst, strict=True):
+            assert exact <= value <= exact * (1 + mp.mpf("1e-9"))
+
+
+def test_sampled():
+    """Breaks when a sampled curve or moment is below that of some pair, or far above them all."""
+    epsilon, q, alphas = 1.5, 0.2, np.array([2.0, 8.0, 60.0])
+    t = np.linspace(0.0, epsilon, 4001)[1:-1, None]
+    absent = np.concatenate([np.exp(-t) * np.expm1(t - epsilon), np.expm1(-t)], axis=1)
+    absent /= np.expm1(-epsilon)  # Q of the losses t and t - epsilon
+    ratio = 1.0 - q + q * np.exp(np.concatenate([t, t - epsilon], axis=1))
+    m = jaxdp.PoissonSampled(jaxdp.ExponentialMechanism(epsilon), q)
+    for direction, loss in (("remove", ratio), ("add", 1.0 / ratio)):
+        weight = absent if direction == "remove" else absent * ratio
+        g = np.exp(np.array([0.0, 0.1, 0.3, 0.6]))[:, None, None]
+        curve = np.max(np.sum(weight * np.maximum(loss - g, 0.0), axis=2), axis=1)
+        found = np.asarray(jaxdp.delta(m, np.log(g[:, 0, 0]), direction=direction))
+        assert np.all(found >= curve - 1e-12)
+        np.testing.assert_allclose(found, curve, rtol=1e-3, atol=1e-6)
+        a = alphas[:, None, None]
+        moment = np.max(np.log(np.sum(weight * loss**a, axis=2)), axis=1) / (alphas - 1.0)
+        bound = np.asarray(jaxdp.renyi(m, alphas, direction=direction))
+        assert np.all(bound >= moment * (1.0 - 1e-9))
+        assert np.all(bound <= 2.0 * moment)
+
+
+def test_extremes():
+    epsilon = np.array([1e-12, 1e-4, 5.0, 29.0, 50.0, 700.0, 1e4])
+    run = jaxdp.Repeated(jaxdp.ExponentialMechanism(epsilon), np.array([1.0, 16.0])[:, None])
+    for delta in (1e-9, 1e-250):
+        found = np.asarray(jaxdp.epsilon(run, delta))
+        assert np.all(np.isfinite(found))
+        assert np.all(found[1] <= 16.0 * epsilon * (1.0 + 1e-9))
+        assert np.all(found[1] >= found[0] * (1.0 - 1e-9))
+        assert np.all(found[0][2:] > 0.97 * epsilon[2:])
+
+
+def test_beside_other_mechanisms():
+    """Breaks when a bound is above what two candidates attain, or below what all can do."""
+    run = jaxdp.Composed([RUN(), jaxdp.Gaussian(2.0)])
+    eps = np.array([1.0, 3.0])
+    below, above = (np.asarray(d) for d in jaxdp.delta_bounds(run, eps))
+    shifts = 0.25 * (2 * np.arange(17) - 16)
+    weights = stats.binom.pmf(np.arange(17), 16, special.expit(0.25))
+    left = eps[:, None] - shifts
+    curve = stats.norm.cdf(0.25 - 2.0 * left) - np.exp(left) * stats.norm.cdf(-0.25 - 2.0 * left)
+    attained = np.sum(weights * curve, axis=1)
+    np.testing.assert_allclose(below, attained, rtol=5e-3)
+    assert np.all(below <= attained)
+    assert np.all(attained < above)
+    assert np.all(above < 4.0 * attained)
+
+
+def test_gradients_and_calibration():
+    def epsilon(e):
+        return jaxdp.epsilon(jaxdp.Repeated(jaxdp.ExponentialMechanism(e), 16), 1e-6)
+
+    found, ends = float(jax.grad(epsilon)(0.5)), epsilon(np.array([0.499, 0.501]))
+    assert found == pytest.approx(float(ends[1] - ends[0]) / 0.002, rel=0.05)
+    solution = calibrate.solve(
+        lambda e: jaxdp.Repeated(jaxdp.ExponentialMechanism(e), 16), epsilon=2.0, delta=1e-6
+    )
+    assert 0.2 < float(solution.value) < 0.26
+    assert float(solution.delta) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "law"),
+    [
+        (jaxdp.ExponentialMechanism(1.5), _exponential),
+        (jaxdp.PermuteAndFlip(1.5), _permute_and_flip),
+        (jaxdp.ReportNoisyMax(1.5, "laplace"), _noisy_max_laplace),
+    ],
+)
+def test_draws(mechanism, law):
+    scores = np.array([0.0, 1.0, -1.0, 0.5])
+    draws = np.asarray(mechanism.sample(jax.random.key(3), np.tile(scores, (20_000, 1))))
+    counts = np.bincount(draws, minlength=4)
+    assert stats.chisquare(counts, 20_000 * law(scores, 1.5) / law(scores, 1.5).sum()).pvalue > 1e-3
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="epsilon"):
+        jaxdp.ExponentialMechanism(-1.0)
+    with pytest.raises(ValueError, match="noise"):
+        jaxdp.ReportNoisyMax(1.0, "gaussian")
+    with pytest.raises(TypeError, match="monotone"):
+        jaxdp.PermuteAndFlip(1.0, 2)
+    with pytest.raises(ValueError, match="num_positive"):
+        jaxdp.SparseVector(1.0, 0)
+    with pytest.raises(ValueError, match="replace_one"):
+        jaxdp.replace_one(jaxdp.ExponentialMechanism(1.0))
