@@ -29,7 +29,7 @@ def _query(
     rounding: Any,
     chunk: int | None,
 ) -> Any:
-    require_mechanism("m", m)
+    require_mechanism("m", m, whole=True)
     _checks.check_choice("direction", direction, _DIRECTIONS)
     check_method(method)
     _checks.check(*argument)
@@ -306,12 +306,12 @@ def renyi(
       >>> float(jaxdp.renyi(jaxdp.Gaussian(2.0), 8.0))
       1.0
     """
-    require_mechanism("m", m)
+    require_mechanism("m", m, whole=True)
     _checks.check_choice("direction", direction, _DIRECTIONS)
     _checks.check("alpha", alpha, _checks.ORDER)
     chunk = _chunks.chunk_of_orders(m, direction, alpha, chunk)
     options: Any = {"rounding": "up", "chunk": chunk, "quick": True, "direction": direction}
-    if not _curve.has_average(m):
+    if not _curve.has_average(_answers.structure(m)):
         return _x64.evaluate(_answers.renyi, m, alpha, **options)
     options["largest"] = _curve.largest_order(alpha)
     shared = _share_orders(m, alpha)
@@ -357,7 +357,7 @@ def tradeoff(
       >>> round(float(jaxdp.tradeoff(jaxdp.Gaussian(1.0), 0.05)), 5)  # Phi(Phi^-1(.95) - 1)
       0.74049
     """
-    require_mechanism("m", m)
+    require_mechanism("m", m, whole=True)
     check_method(method)
     _checks.check("fpr", fpr, _checks.PROBABILITY)
     chosen = Renyi() if method is None and not _curve.is_exact(m) else method

@@ -1,0 +1,144 @@
+r"""Exchangeable covariances above and below a Gram matrix, and which of them to take.
+
+X_G = (1/b) sum_j exp(Z_j - G_jj/2), Z ~ N(0, G), is the likelihood ratio. For convex f, E f(X_G)
+rises with G in two senses.
+
+1. Entrywise (Kahane 1986): if G <= G' in every entry, both covariances, let Z, Z' be independent,
+   K(s) = (1 - s) G + s G' and phi(s) = E f(X_{K(s)}). By Gaussian integration by parts (Z_j and its
+   compensator cancel the first-order terms)
+   phi'(s) = 1/2 sum_{i,j} (G' - G)_{ij} b^{-2} E[e_i e_j f''(X)] >= 0, e_j = exp(Z_j - K_jj/2).
+2. Loewner: if G' - G is positive semidefinite, Z' = Z + W with W ~ N(0, G' - G) independent, and
+   E[X_{G'} | Z] = X_G, so that Jensen's inequality gives E f(X_G) <= E f(X_{G'}).
+
+Both directions of privacy are expectations of convex functions of X under Q. Any chain of such
+steps ends in a bound; here in an exchangeable c 11^T + w I, the pair of
+Composed([Gaussian of mu^2 = c, RandomAllocation(Gaussian of mu^2 = w, t)]).
+
+Above. 3. X is the average, over its cyclic shifts, of means over t = floor(b/r) bins that are r or
+more apart (every bin is in t of the b shifts), and E f of an average is at most the average of E f:
+so t such bins, the worst shift, dominate. Of their Gram matrix, entry pairs by distance, and any c:
+with E_ij = (G_ij - c)_+ off the diagonal, the Laplacian D - E of the weights E (D their row sums) is
+positive semidefinite, so G is below G + D - E (2.), whose entries off the diagonal are min(G_ij, c)
+and on it G_ii + sum_j E_ij; that is below c 11^T + w I in every entry (1.), with
+
+    w = max_i [ G_ii - c + sum_{j != i} (G_ij - c)_+ ].
+
+c = max G_ij needs no step 2 and is best where all bins are alike; c = 0 is best where few are.
+Below. Blocks of s neighbours taken as one, entrywise: w + c the least entry within s - 1 steps, c
+the least one of all, ceil(b/s) blocks (of unequal blocks the mean of as many equal weights is below
+theirs, for weights that majorise others give the larger mean in convex order).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxdp._allocation import RandomAllocation, _series
+from jaxdp._mechanisms import Composed, Mechanism
+from jaxdp._mechanisms._gaussian import GaussianDP
+from jaxdp._matrix._strategies import Lags
+
+_ORDERS = 64
+_MOST_GAPS = 20
+_SHARES = (0.0, 0.03, 0.08, 0.16, 0.3, 0.5, 0.75, 1.0)  # of c in its largest useful value
+_LEAST_SHARE = 2.0**-40  # of c in the diagonal: composed laws want some noise in each
+_ROUNDING = 2.0**-46  # of sums of up to 2^5 roundings more than of the b entries
+_UNIT = 2.0**-52
+
+
+class Exchangeable(NamedTuple):
+    """c 11^T + w I of t bins; arrays of candidates, or one."""
+
+    common: jax.Array
+    own: jax.Array
+    bins: jax.Array
+
+    def mechanism(self) -> Mechanism:
+        """The pair with this covariance."""
+        common, own = (GaussianDP(jnp.sqrt(x), 4.0) for x in (self.common, self.own))
+        return Composed([common, RandomAllocation(own, self.bins)])
+
+
+def gaps(num_bins: int) -> np.ndarray:
+    """Which distances between the bins of a sub-family to try: the largest of each floor(b/r)."""
+    ratios = np.unique(np.geomspace(1, num_bins, _MOST_GAPS).round().astype(int))
+    return np.unique(num_bins // (num_bins // ratios))
+
+
+def above(lags: Lags, sigma: jax.Array) -> Exchangeable:
+    """Candidates that dominate, for every distance and several c."""
+    b = lags.largest.shape[0]
+    square = (1.0 / sigma) ** 2
+    # the k-th neighbour is k r or more away: bounds that fall with the distance
+    far = jax.lax.cummax(lags.largest, reverse=True) * square
+    distances = gaps(b)
+    bins = b // distances
+    places = distances[:, None] * np.arange(1, b)[None, :]
+    neighbours = np.arange(1, b)[None, :]
+    entries = far[np.minimum(places, b - 1)]  # (gaps, b - 1)
+    # a bin has k-th neighbours on two sides, the middle one the most of them
+    left, right = (bins - 1)[:, None] // 2, (bins - 1)[:, None] - (bins - 1)[:, None] // 2
+    times = (neighbours <= left) * 1.0 + (neighbours <= right) * 1.0
+    top = jnp.where(bins > 1, entries[:, 0], 0.0)
+    floor = _LEAST_SHARE * far[0]
+    common = jnp.maximum(jnp.asarray(_SHARES)[:, None] * top, floor)  # (shares, gaps)
+    excess = jnp.maximum(entries[None] - common[:, :, None], 0.0)
+    own = jnp.maximum(far[0] - common, floor) + jnp.sum(times * excess, axis=-1)
+    up = 1.0 + _ROUNDING + _UNIT * b
+    shape = common.shape
+    every = jnp.broadcast_to(jnp.asarray(bins, jnp.float64), shape)
+    return Exchangeable((common * up).ravel(), (own * up).ravel(), every.ravel())
+
+
+def below(lags: Lags, sigma: jax.Array) -> Exchangeable:
+    """Candidates that are dominated, one for each size of blocks."""
+    b = lags.least.shape[0]
+    square = (1.0 / sigma) ** 2
+    within = jax.lax.cummin(lags.least) * square
+    sizes = np.unique(np.geomspace(1, b, _MOST_GAPS).round().astype(int))
+    common = within[b - 1] if b > 1 else jnp.zeros(())
+    down = 1.0 - _ROUNDING
+    floor = _LEAST_SHARE * within[0]
+    bins = jnp.asarray(-(-b // sizes), jnp.float64)
+    # where c is none, f 11^T + (g - t f) I is below g I (2.), and a law like the others
+    some = common > floor
+    own = within[sizes - 1] - jnp.where(some, common, bins * floor)
+    every = jnp.broadcast_to(jnp.where(some, common, floor), bins.shape)
+    own = jnp.maximum(own, _LEAST_SHARE * floor)
+    return Exchangeable(every * down, own * down, bins)
+
+
+def _log_moments(candidate: Exchangeable) -> jax.Array:
+    """log E X^n, n = 0 .. 64, of a candidate."""
+    n = jnp.arange(_ORDERS + 1, dtype=jnp.float64)
+    pairs = 0.5 * n * (n - 1.0)
+    log_d = jnp.minimum(candidate.own * pairs, _series.LARGEST)
+    log_m, known = _series.average_log_moments(log_d, candidate.bins, _ORDERS)
+    return jnp.where(known, log_m, jnp.inf) + candidate.common * pairs
+
+
+def chosen(
+    candidates: Exchangeable,
+    epsilon: jax.Array | None,
+    log_delta: jax.Array | None,
+    largest: bool = False,
+) -> Exchangeable:
+    """The candidate of least (or largest) epsilon or delta by Rényi orders; a choice, frozen.
+
+    Nothing here needs to be right: every candidate is a bound. Gradients are those of the one
+    that is chosen.
+    """
+    moments = jax.vmap(_log_moments)(jax.lax.stop_gradient(candidates))[:, 2:]
+    n = jnp.arange(2, _ORDERS + 1, dtype=jnp.float64)
+    if epsilon is not None:
+        value = jnp.min(moments - (n - 1.0) * jax.lax.stop_gradient(epsilon), axis=-1)
+    else:
+        aim = jnp.log(1e-6) if log_delta is None else jax.lax.stop_gradient(log_delta)
+        value = jnp.min((moments - aim - jnp.log(n)) / (n - 1.0), axis=-1)
+    value = jnp.where(jnp.isnan(value), jnp.inf, value)
+    value = -value if largest else value
+    index = jnp.arange(value.shape[0])
+    first = jnp.min(jnp.where(value == jnp.min(value), index, value.shape[0] - 1))
+    return Exchangeable(*(x[first] for x in candidates))
