@@ -16,17 +16,18 @@ Composed([Gaussian of mu^2 = c, RandomAllocation(Gaussian of mu^2 = w, t)]).
 
 Above. 3. X is the average, over its cyclic shifts, of means over t = floor(b/r) bins that are r or
 more apart (every bin is in t of the b shifts), and E f of an average is at most the average of E f:
-so t such bins, the worst shift, dominate. Of their Gram matrix, entry pairs by distance, and any c:
-with E_ij = (G_ij - c)_+ off the diagonal, the Laplacian D - E of the weights E (D their row sums) is
-positive semidefinite, so G is below G + D - E (2.), whose entries off the diagonal are min(G_ij, c)
-and on it G_ii + sum_j E_ij; that is below c 11^T + w I in every entry (1.), with
+so t such bins, the worst shift, dominate. For their Gram matrix and any c: with E_ij = (G_ij - c)_+
+off the diagonal, the Laplacian D - E of the weights E (D their row sums) is positive semidefinite,
+so G is below G + D - E (2.), whose entries off the diagonal are min(G_ij, c) and on it
+G_ii + sum_j E_ij; that is below c 11^T + w I in every entry (1.), with
 
     w = max_i [ G_ii - c + sum_{j != i} (G_ij - c)_+ ].
 
 c = max G_ij needs no step 2 and is best where all bins are alike; c = 0 is best where few are.
-Below. Blocks of s neighbours taken as one, entrywise: w + c the least entry within s - 1 steps, c
-the least one of all, ceil(b/s) blocks (of unequal blocks the mean of as many equal weights is below
-theirs, for weights that majorise others give the larger mean in convex order).
+Below. Blocks of s neighbours taken as one, entrywise: w the least entry within s - 1 steps, c = 0,
+ceil(b/s) blocks (of unequal blocks the mean of as many equal weights is below theirs, for weights
+that majorise others give the larger mean in convex order). Common parts are seen by the tests of
+`_linear`, which are better then.
 """
 
 from typing import NamedTuple
@@ -36,9 +37,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp._allocation import RandomAllocation, _series
+from jaxdp._matrix._strategies import Lags
 from jaxdp._mechanisms import Composed, Mechanism
 from jaxdp._mechanisms._gaussian import GaussianDP
-from jaxdp._matrix._strategies import Lags
 
 _ORDERS = 64
 _MOST_GAPS = 20
@@ -57,8 +58,11 @@ class Exchangeable(NamedTuple):
 
     def mechanism(self) -> Mechanism:
         """The pair with this covariance."""
-        common, own = (GaussianDP(jnp.sqrt(x), 4.0) for x in (self.common, self.own))
-        return Composed([common, RandomAllocation(own, self.bins)])
+        return Composed([GaussianDP(jnp.sqrt(self.common), 4.0), self.allocation()])
+
+    def allocation(self) -> Mechanism:
+        """The same with nothing in common."""
+        return RandomAllocation(GaussianDP(jnp.sqrt(self.own), 4.0), self.bins)
 
 
 def gaps(num_bins: int) -> np.ndarray:
@@ -93,21 +97,13 @@ def above(lags: Lags, sigma: jax.Array) -> Exchangeable:
 
 
 def below(lags: Lags, sigma: jax.Array) -> Exchangeable:
-    """Candidates that are dominated, one for each size of blocks."""
+    """Candidates that are dominated, one for each size of blocks; with nothing in common."""
     b = lags.least.shape[0]
-    square = (1.0 / sigma) ** 2
-    within = jax.lax.cummin(lags.least) * square
+    within = jax.lax.cummin(lags.least) * (1.0 / sigma) ** 2
     sizes = np.unique(np.geomspace(1, b, _MOST_GAPS).round().astype(int))
-    common = within[b - 1] if b > 1 else jnp.zeros(())
-    down = 1.0 - _ROUNDING
-    floor = _LEAST_SHARE * within[0]
+    own = within[sizes - 1] * (1.0 - _ROUNDING)
     bins = jnp.asarray(-(-b // sizes), jnp.float64)
-    # where c is none, f 11^T + (g - t f) I is below g I (2.), and a law like the others
-    some = common > floor
-    own = within[sizes - 1] - jnp.where(some, common, bins * floor)
-    every = jnp.broadcast_to(jnp.where(some, common, floor), bins.shape)
-    own = jnp.maximum(own, _LEAST_SHARE * floor)
-    return Exchangeable(every * down, own * down, bins)
+    return Exchangeable(jnp.zeros_like(own), own, bins)
 
 
 def _log_moments(candidate: Exchangeable) -> jax.Array:

@@ -17,7 +17,8 @@ from jaxdp._mechanisms import Direction
 
 _RIDGES = (1e-4, 1e-2, 0.1, 1.0, 10.0)  # of G's trace over b
 _ITERATIONS = 32
-_COARSE, _FINE = 96, 33
+_COARSE, _FINE = 160, 33
+_REACH = 10.0  # deviations beyond the responses where thresholds are looked for
 _ALLOWANCE = 2.0**-42  # of a log probability: b roundings of a sum, and those of log Phi
 
 
@@ -68,8 +69,8 @@ def _log_probabilities(r: jax.Array, tau: jax.Array, direction: Direction):
 
 def _best(r: jax.Array, value) -> jax.Array:
     """The largest value over thresholds, of one functional."""
-    low, high = jax.lax.stop_gradient((jnp.min(r) - 3.0, jnp.max(r) + 4.0))
-    low = jnp.minimum(low, -3.0)
+    low, high = jax.lax.stop_gradient((jnp.minimum(jnp.min(r), 0.0), jnp.maximum(jnp.max(r), 0.0)))
+    low, high = low - _REACH, high + _REACH
     step = (high - low) / (_COARSE - 1)
     coarse = low + step * jnp.arange(_COARSE)
     values = jax.lax.stop_gradient(value(coarse))
@@ -97,9 +98,7 @@ def log_delta(r: jax.Array, epsilon: jax.Array, direction: Direction) -> jax.Arr
         gain = gain - _ALLOWANCE * (1.0 - gain)
         cost = cost + epsilon + _ALLOWANCE * (1.0 - cost + jnp.abs(epsilon))
         won = gain > cost
-        return jnp.where(
-            won, gain + special.log1mexp(jnp.where(won, cost - gain, -1.0)), -jnp.inf
-        )
+        return jnp.where(won, gain + special.log1mexp(jnp.where(won, cost - gain, -1.0)), -jnp.inf)
 
     return _over_tests(r, value)
 

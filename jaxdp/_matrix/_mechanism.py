@@ -59,8 +59,8 @@ class MatrixMechanism(Bracketed):
       strategy: C, as the first column (p,) of a lower triangular Toeplitz matrix of p <= n
         bands; as a matrix (n, n); or an object with `buf_decay` and `output_scale` (BLT: c_0 = 1,
         c_k = sum_i output_scale_i buf_decay_i^(k-1)), or with `materialize(n)`, those
-        of `jax_privacy.matrix_factorization` for example. Entries >= 0; not normalised. Leading
-        axes are a batch.
+        of `jax_privacy.matrix_factorization` for example. Entries >= 0; not normalised.
+        (Batches of columns are for vmap: an array of two axes is a matrix.)
       sigma: standard deviation of z, > 0, for records of norm 1.
       num_steps: n; needed unless the strategy is a matrix.
       num_bins: b, 1 <= b <= n: steps of an epoch. n by default (one epoch).
@@ -187,7 +187,7 @@ class MatrixMechanism(Bracketed):
         if self._is_exact():
             return self._exact()
         candidates = _exchangeable.below(self._lags(), jnp.asarray(self.sigma))
-        return _exchangeable.chosen(candidates, epsilon, log_delta, largest=True).mechanism()
+        return _exchangeable.chosen(candidates, epsilon, log_delta, largest=True).allocation()
 
     def _responses(self) -> jax.Array:
         r = _linear.responses(self.strategy, self.num_steps, self.num_bins)
@@ -228,6 +228,8 @@ class MatrixMechanism(Bracketed):
                 return self._cyclic()
             if self.sampling == "fixed" or self.num_bins == 1:
                 return GaussianDP(*_x64.evaluate(_gaussian, self, rounding=("up", "up")))
+            if self.num_steps == self.num_bins:
+                return self._exact()
             mu, ulps = _x64.evaluate(_gaussian, self, rounding=("up", "up"))
             return RandomAllocation(GaussianDP(mu, ulps), self.num_bins)
         common, own, bins = _x64.evaluate(_dominating, self, delta, rounding=rounding)

@@ -29,7 +29,7 @@ class Lags(NamedTuple):
 
 
 class _Shown:
-    """Strategies show themselves, and are equal, like mechanisms."""
+    """Strategies show themselves like mechanisms."""
 
     def __repr__(self) -> str:
         return _structure.describe(self)
@@ -102,11 +102,13 @@ def parse(strategy: Any, num_steps: int | None) -> tuple[Strategy, int]:
     elif hasattr(strategy, "materialize"):
         if num_steps is None:
             raise ValueError("num_steps must be given with a strategy that materialises itself")
-        parsed = _from_array(np.asarray(strategy.materialize(num_steps)))
+        strategy = np.asarray(strategy.materialize(num_steps))
+        parsed = _from_array(strategy)
     else:
         parsed = _from_array(strategy)
-    if isinstance(parsed, Dense):
-        size = int(np.shape(parsed.matrix)[-1])
+    given = strategy.matrix if isinstance(strategy, Dense) else strategy
+    if isinstance(parsed, Dense) or np.ndim(given) > 1:
+        size = int(np.shape(given)[-1])
         if num_steps not in (None, size):
             raise ValueError(f"num_steps must be {size}, the size of strategy, got {num_steps}")
         return parsed, size
@@ -144,9 +146,10 @@ def _toeplitz(column: Any, known: np.ndarray | None) -> Toeplitz:
     """Without the zeros at the end, which are no bands."""
     if known is None:
         return Toeplitz(column)
-    if not known[0] > 0.0:
-        raise ValueError(f"strategy must begin with an entry > 0, got {known[0]}")
-    return Toeplitz(column[: int(np.flatnonzero(known)[-1]) + 1])
+    if not np.all(known[..., 0] > 0.0):
+        raise ValueError(f"strategy must begin with an entry > 0, got {known[..., 0].min()}")
+    used = np.flatnonzero(known.reshape(-1, known.shape[-1]).any(axis=0))
+    return Toeplitz(column[..., : int(used[-1]) + 1])
 
 
 def _is_toeplitz(matrix: np.ndarray) -> bool:
@@ -248,4 +251,3 @@ def products(strategy: Strategy, num_steps: int, num_bins: int) -> Products:
     relative = _UNIT * (2.0 * (n // b) + 16.0)
     error = fft_error(size, h, jnp.ones(1)) + relative * jnp.sqrt(jnp.sum(h * h))
     return Products(forward, adjoint, error)
-
