@@ -14,9 +14,9 @@ Both directions of privacy are expectations of convex functions of X under Q. An
 steps ends in a bound; here in an exchangeable c 11^T + w I, the pair of
 Composed([Gaussian of mu^2 = c, RandomAllocation(Gaussian of mu^2 = w, t)]).
 
-Above. 3. X is the average, over its cyclic shifts, of means over t = floor(b/r) bins that are r or
-more apart (every bin is in t of the b shifts), and E f of an average is at most the average of E f:
-so t such bins, the worst shift, dominate. For their Gram matrix and any c: with E_ij = (G_ij - c)_+
+Above. 3. X is the average, over cyclic shifts, of means over t = floor(b/r) bins that are r or more
+apart on the circle (every bin is in t of the b shifts), and E f of an average is at most the average
+of E f: so t such bins, the worst shift, dominate. For their Gram matrix and any c: with E_ij = (G_ij - c)_+
 off the diagonal, the Laplacian D - E of the weights E (D their row sums) is positive semidefinite,
 so G is below G + D - E (2.), whose entries off the diagonal are min(G_ij, c) and on it
 G_ii + sum_j E_ij; that is below c 11^T + w I in every entry (1.), with
@@ -36,13 +36,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdp._allocation import RandomAllocation, _series
+from jaxdp import _special as special
+from jaxdp._allocation import RandomAllocation
 from jaxdp._matrix._strategies import Lags
 from jaxdp._mechanisms import Composed, Mechanism
 from jaxdp._mechanisms._gaussian import GaussianDP
 
-_ORDERS = 64
-_MOST_GAPS = 20
+_NODES = np.linspace(-6.0, 12.0, 48)  # of a normal variable
+_LOG_WEIGHTS = -0.5 * _NODES**2 - np.log(np.sum(np.exp(-0.5 * _NODES**2)))
+_HALVINGS = 26
+_LARGEST = 600.0  # exponent
+_DEFAULT_AIM = np.log(1e-6)
+_MOST_GAPS = 40
 _SHARES = (0.0, 0.03, 0.08, 0.16, 0.3, 0.5, 0.75, 1.0)  # of c in its largest useful value
 _LEAST_SHARE = 2.0**-40  # of c in the diagonal: composed laws want some noise in each
 _ROUNDING = 2.0**-46  # of sums of up to 2^5 roundings more than of the b entries
@@ -75,14 +80,18 @@ def above(lags: Lags, sigma: jax.Array) -> Exchangeable:
     """Candidates that dominate, for every distance and several c."""
     b = lags.largest.shape[0]
     square = (1.0 / sigma) ** 2
-    # the k-th neighbour is k r or more away: bounds that fall with the distance
-    far = jax.lax.cummax(lags.largest, reverse=True) * square
+    # by distance on the circle, for the last bin of an epoch is next to the first of another; the
+    # k-th neighbour is k r or more away: bounds that fall with the distance
+    half = b // 2
+    back = np.minimum(b - np.arange(half + 1), b - 1)
+    around = jnp.maximum(lags.largest[: half + 1], lags.largest[back])
+    around = around.at[0].set(lags.largest[0])
+    far = jax.lax.cummax(around, reverse=True) * square
     distances = gaps(b)
     bins = b // distances
-    places = distances[:, None] * np.arange(1, b)[None, :]
-    neighbours = np.arange(1, b)[None, :]
-    entries = far[np.minimum(places, b - 1)]  # (gaps, b - 1)
-    # a bin has k-th neighbours on two sides, the middle one the most of them
+    neighbours = np.arange(1, half + 1)[None, :]
+    entries = far[np.minimum(distances[:, None] * neighbours, half)]  # (gaps, b // 2)
+    # a bin has k-th neighbours on two sides; of an even number the last is on both
     left, right = (bins - 1)[:, None] // 2, (bins - 1)[:, None] - (bins - 1)[:, None] // 2
     times = (neighbours <= left) * 1.0 + (neighbours <= right) * 1.0
     top = jnp.where(bins > 1, entries[:, 0], 0.0)
@@ -106,13 +115,37 @@ def below(lags: Lags, sigma: jax.Array) -> Exchangeable:
     return Exchangeable(jnp.zeros_like(own), own, bins)
 
 
-def _log_moments(candidate: Exchangeable) -> jax.Array:
-    """log E X^n, n = 0 .. 64, of a candidate."""
-    n = jnp.arange(_ORDERS + 1, dtype=jnp.float64)
-    pairs = 0.5 * n * (n - 1.0)
-    log_d = jnp.minimum(candidate.own * pairs, _series.LARGEST)
-    log_m, known = _series.average_log_moments(log_d, candidate.bins, _ORDERS)
-    return jnp.where(known, log_m, jnp.inf) + candidate.common * pairs
+def _log_delta(candidate: Exchangeable, epsilon: jax.Array) -> jax.Array:
+    """About log delta (remove): one ratio from P, the others a lognormal of their variance.
+
+    X under P is e^{sqrt(c) Z + c/2} (R + e^{sqrt(w) xi + w/2}/t), R the mean of the t - 1 others.
+    """
+    c, w, t = candidate
+    rest = jnp.log1p(jnp.expm1(jnp.minimum(w, _LARGEST)) * (t - 1.0) / (t * t))
+    one = jnp.sqrt(w) * _NODES + 0.5 * w - jnp.log(t)
+    others = jnp.where(t > 1.0, jnp.log1p(-1.0 / jnp.maximum(t, 1.5)), -jnp.inf)
+    mean = 0.5 * (c - rest) + jnp.logaddexp(others, one)
+    deviation = jnp.sqrt(c + rest)
+    a = (mean - epsilon) / deviation
+    kept = special.log_ndtr(a)
+    lost = epsilon - mean + 0.5 * deviation**2 + special.log_ndtr(a - deviation)
+    some = kept > lost
+    gain = kept + special.log1mexp(jnp.where(some, lost - kept, -1.0))
+    return special.logsumexp(jnp.where(some, gain, -jnp.inf) + _LOG_WEIGHTS)
+
+
+def _epsilon(candidate: Exchangeable, log_delta: jax.Array) -> jax.Array:
+    """About epsilon, by bisection."""
+    most = 2.0 + 40.0 * jnp.sqrt(candidate.common + candidate.own)
+    most = most + 0.5 * (candidate.common + candidate.own)
+
+    def body(_, ends):
+        low, high = ends
+        middle = 0.5 * (low + high)
+        above = _log_delta(candidate, middle) > log_delta
+        return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+    return jax.lax.fori_loop(0, _HALVINGS, body, (jnp.zeros_like(most), most))[1]
 
 
 def chosen(
@@ -121,20 +154,20 @@ def chosen(
     log_delta: jax.Array | None,
     largest: bool = False,
 ) -> Exchangeable:
-    """The candidate of least (or largest) epsilon or delta by Rényi orders; a choice, frozen.
+    """The candidate of about the least (or largest) epsilon or delta; a choice, frozen.
 
     Nothing here needs to be right: every candidate is a bound. Gradients are those of the one
     that is chosen.
     """
-    moments = jax.vmap(_log_moments)(jax.lax.stop_gradient(candidates))[:, 2:]
-    n = jnp.arange(2, _ORDERS + 1, dtype=jnp.float64)
+    frozen = jax.lax.stop_gradient(candidates)
     if epsilon is not None:
-        value = jnp.min(moments - (n - 1.0) * jax.lax.stop_gradient(epsilon), axis=-1)
+        aim = jax.lax.stop_gradient(jnp.abs(epsilon))  # the order at -epsilon is much the same
+        value = jax.vmap(lambda x: _log_delta(x, aim))(frozen)
     else:
-        aim = jnp.log(1e-6) if log_delta is None else jax.lax.stop_gradient(log_delta)
-        value = jnp.min((moments - aim - jnp.log(n)) / (n - 1.0), axis=-1)
-    value = jnp.where(jnp.isnan(value), jnp.inf, value)
+        aim = _DEFAULT_AIM if log_delta is None else jax.lax.stop_gradient(log_delta)
+        value = jax.vmap(lambda x: _epsilon(x, aim))(frozen)
     value = -value if largest else value
+    value = jnp.where(jnp.isnan(value), jnp.inf, value)
     index = jnp.arange(value.shape[0])
     first = jnp.min(jnp.where(value == jnp.min(value), index, value.shape[0] - 1))
     return Exchangeable(*(x[first] for x in candidates))

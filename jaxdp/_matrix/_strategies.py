@@ -55,7 +55,7 @@ class Toeplitz(_Shown):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class BufferedToeplitz(_Shown):
-    """c_0 = 1, c_k = sum_i output_scale_i buf_decay_i^{k-1} (Dvijotham et al. 2024): few numbers."""
+    """c_0 = 1, c_k = sum_i output_scale_i buf_decay_i^{k-1} (BLT, Dvijotham et al. 2024)."""
 
     buf_decay: Any
     output_scale: Any
