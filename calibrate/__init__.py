@@ -3,7 +3,8 @@
 * `solve`: one parameter, the least noisy that meets (epsilon, delta), with implicit gradients;
   `solve_integer`: the fewest steps, or the most; `batch`: millions of targets, on all devices.
 * `dp_sgd`: the noise multiplier of a training, from records, batch size and epochs.
-* `minimize`: several parameters at once, under a loss; `schedule`: the noise of every step.
+* `minimize`: several parameters at once, under a loss; `schedule`: the noise of every step;
+  `strategy`: the bands of correlated noise.
 * `ornstein_uhlenbeck`, `ornstein_uhlenbeck_renyi`, `gdl_decay`: single designs.
 
 Every value that is returned was itself certified to meet its target, and `message` says what
@@ -32,6 +33,8 @@ from calibrate._solve import Solution as Solution
 from calibrate._solve import Status as Status
 from calibrate._solve import solve as solve
 from calibrate._solve_integer import solve_integer as solve_integer
+from calibrate._strategy import LearnedStrategy as LearnedStrategy
+from calibrate._strategy import strategy as strategy
 
 __all__ = [
     "solve",
@@ -45,6 +48,8 @@ __all__ = [
     "Minimum",
     "schedule",
     "LearnedSchedule",
+    "strategy",
+    "LearnedStrategy",
     "ornstein_uhlenbeck",
     "ornstein_uhlenbeck_renyi",
     "gdl_decay",

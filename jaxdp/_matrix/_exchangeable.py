@@ -14,12 +14,12 @@ Both directions of privacy are expectations of convex functions of X under Q. An
 steps ends in a bound; here in an exchangeable c 11^T + w I, the pair of
 Composed([Gaussian of mu^2 = c, RandomAllocation(Gaussian of mu^2 = w, t)]).
 
-Above. 3. X is the average, over cyclic shifts, of means over t = floor(b/r) bins that are r or more
-apart on the circle (every bin is in t of the b shifts), and E f of an average is at most the average
-of E f: so t such bins, the worst shift, dominate. For their Gram matrix and any c: with E_ij = (G_ij - c)_+
-off the diagonal, the Laplacian D - E of the weights E (D their row sums) is positive semidefinite,
-so G is below G + D - E (2.), whose entries off the diagonal are min(G_ij, c) and on it
-G_ii + sum_j E_ij; that is below c 11^T + w I in every entry (1.), with
+Above. 3. X is the average, over cyclic shifts, of means over t = floor(b/r) bins that are r or
+more apart on the circle (every bin is in t of the b shifts), and E f of an average is at most the
+average of E f: so t such bins, the worst shift, dominate. For their Gram matrix and any c: with
+E_ij = (G_ij - c)_+ off the diagonal, the Laplacian D - E of the weights E (D their row sums) is positive
+semidefinite, so G is below G + D - E (2.), whose entries off the diagonal are min(G_ij, c) and on
+it G_ii + sum_j E_ij; that is below c 11^T + w I in every entry (1.), with
 
     w = max_i [ G_ii - c + sum_{j != i} (G_ij - c)_+ ].
 
@@ -115,7 +115,7 @@ def below(lags: Lags, sigma: jax.Array) -> Exchangeable:
     return Exchangeable(jnp.zeros_like(own), own, bins)
 
 
-def _log_delta(candidate: Exchangeable, epsilon: jax.Array) -> jax.Array:
+def log_delta_estimate(candidate: Exchangeable, epsilon: jax.Array) -> jax.Array:
     """About log delta (remove): one ratio from P, the others a lognormal of their variance.
 
     X under P is e^{sqrt(c) Z + c/2} (R + e^{sqrt(w) xi + w/2}/t), R the mean of the t - 1 others.
@@ -142,7 +142,7 @@ def _epsilon(candidate: Exchangeable, log_delta: jax.Array) -> jax.Array:
     def body(_, ends):
         low, high = ends
         middle = 0.5 * (low + high)
-        above = _log_delta(candidate, middle) > log_delta
+        above = log_delta_estimate(candidate, middle) > log_delta
         return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
     return jax.lax.fori_loop(0, _HALVINGS, body, (jnp.zeros_like(most), most))[1]
@@ -162,7 +162,7 @@ def chosen(
     frozen = jax.lax.stop_gradient(candidates)
     if epsilon is not None:
         aim = jax.lax.stop_gradient(jnp.abs(epsilon))  # the order at -epsilon is much the same
-        value = jax.vmap(lambda x: _log_delta(x, aim))(frozen)
+        value = jax.vmap(lambda x: log_delta_estimate(x, aim))(frozen)
     else:
         aim = _DEFAULT_AIM if log_delta is None else jax.lax.stop_gradient(log_delta)
         value = jax.vmap(lambda x: _epsilon(x, aim))(frozen)
