@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _answers, _checks, _divergences
-from jaxdp._mechanisms import Direction, Mechanism
+from jaxdp._mechanisms import Bracketed, Direction, Mechanism
 from jaxdp._methods import Analytic, Method
 
 _LARGEST_LOSSES = 709.0, 740.0  # on either side: e^709 and e^-740 are the last float64
@@ -13,8 +13,10 @@ _BISECTIONS, _EXACT_BISECTIONS = 40, 56  # exact curves of atoms have kinks: err
 
 def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
     """Lower bound on the type II error at type I error fpr: the smaller of both directions."""
-    chosen = _answers.resolve(m, method)
     inside = m._in_domain() & _checks.PROBABILITY.contains(fpr)
+    if isinstance(m, Bracketed):
+        m = m._above(None, None)
+    chosen = _answers.resolve(m, method)
     value, slope = _tradeoff(m, fpr, "remove", chosen)
     if not m._symmetric():
         other, other_slope = _tradeoff(m, fpr, "add", chosen)

@@ -17,9 +17,9 @@ Composed([Gaussian of mu^2 = c, RandomAllocation(Gaussian of mu^2 = w, t)]).
 Above. 3. X is the average, over cyclic shifts, of means over t = floor(b/r) bins that are r or
 more apart on the circle (every bin is in t of the b shifts), and E f of an average is at most the
 average of E f: so t such bins, the worst shift, dominate. For their Gram matrix and any c: with
-E_ij = (G_ij - c)_+ off the diagonal, the Laplacian D - E of the weights E (D their row sums) is positive
-semidefinite, so G is below G + D - E (2.), whose entries off the diagonal are min(G_ij, c) and on
-it G_ii + sum_j E_ij; that is below c 11^T + w I in every entry (1.), with
+E_ij = (G_ij - c)_+ off the diagonal, the Laplacian D - E of the weights E (D their row sums) is
+positive semidefinite, so G is below G + D - E (2.), whose entries off the diagonal are min(G_ij, c)
+and on it G_ii + sum_j E_ij; that is below c 11^T + w I in every entry (1.), with
 
     w = max_i [ G_ii - c + sum_{j != i} (G_ij - c)_+ ].
 

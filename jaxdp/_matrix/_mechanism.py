@@ -237,7 +237,10 @@ class MatrixMechanism(Bracketed):
         return Composed([GaussianDP(common, 4.0), step])
 
     def sample(self, key: jax.Array, value: Any) -> Any:
-        """C g + sigma z for the rows of an array (n, ...) of per-step sums g, in its dtype."""
+        """C g + sigma z for the rows of an array (n, ...) of per-step sums g, in its dtype.
+
+        All at once and with C as a matrix: for tests. (Training streams C^-1 z, step by step.)
+        """
         value = jnp.asarray(value)
         if value.ndim < 1 or value.shape[0] != self.num_steps:
             raise ValueError(f"value must have num_steps = {self.num_steps} rows")
