@@ -360,7 +360,8 @@ def tradeoff(
     require_mechanism("m", m, whole=True)
     check_method(method)
     _checks.check("fpr", fpr, _checks.PROBABILITY)
-    chosen = Renyi() if method is None and not _curve.is_exact(m) else method
+    exact = _curve.is_exact(_answers.structure(m))
+    chosen = Renyi() if method is None and not exact else method
     chunk = _chunks.chunk_of(m, chosen, fpr, chunk)
     return _x64.evaluate(
         _tradeoff.tradeoff, m, fpr, rounding="down", chunk=chunk, quick=True, method=chosen
