@@ -106,7 +106,7 @@ def parse(strategy: Any, num_steps: int | None) -> tuple[Strategy, int]:
         parsed = _from_array(strategy)
     else:
         parsed = _from_array(strategy)
-    given = strategy.matrix if isinstance(strategy, Dense) else strategy
+    given: Any = strategy.matrix if isinstance(strategy, Dense) else strategy
     if isinstance(parsed, Dense) or np.ndim(given) > 1:
         size = int(np.shape(given)[-1])
         if num_steps not in (None, size):
