@@ -19,7 +19,7 @@ _RIDGES = (1e-4, 1e-2, 0.1, 1.0, 10.0)  # of G's trace over b
 _ITERATIONS = 32
 _COARSE, _FINE = 160, 33
 _REACH = 10.0  # deviations beyond the responses where thresholds are looked for
-_ALLOWANCE = 2.0**-42  # of a log probability: b roundings of a sum, and those of log Phi
+_ALLOWANCE = 2.0**-42  # of a log probability, for the roundings of log Phi and of few others
 
 
 def responses(strategy: Strategy, num_steps: int, num_bins: int) -> jax.Array:
@@ -54,7 +54,8 @@ def responses(strategy: Strategy, num_steps: int, num_bins: int) -> jax.Array:
         v = jax.lax.stop_gradient(frozen.forward(a))
         norm = jnp.sqrt(jnp.sum(v * v))
         v = v / jnp.where(norm > 0.0, norm, 1.0)
-        v = v * (1.0 - 2.0**-40)  # no longer than 1: less is a test with more noise
+        # no longer than 1, its rounding included: less is a test with more noise
+        v = v * (1.0 - 2.0**-40 - 2.0**-52 * num_steps)
         return m.adjoint(v) - m.error
 
     return jax.lax.map(response, functionals)
@@ -64,7 +65,9 @@ def _log_probabilities(r: jax.Array, tau: jax.Array, direction: Direction):
     """log P(A), log Q(A): of large values for remove, of small ones for add."""
     sign = 1.0 if direction == "remove" else -1.0
     p = special.logsumexp(special.log_ndtr(sign * (r[None, :] - tau[:, None])), axis=1)
-    return p - np.log(r.shape[0]), special.log_ndtr(-sign * tau)
+    p, q = p - np.log(r.shape[0]), special.log_ndtr(-sign * tau)
+    summed = 2.0**-52 * r.shape[0]  # what b roundings may move the logarithm of the sum by
+    return (p - summed if direction == "remove" else p + summed), q
 
 
 def _best(r: jax.Array, value) -> jax.Array:
