@@ -85,7 +85,7 @@ def strategy(
       >>> learned = calibrate.strategy(
       ...     epsilon=2.0, delta=1e-5, num_steps=60, num_bins=20, bands=3, direction="remove",
       ...     method=jaxdp.Renyi(orders=(4.0, 8.0, 16.0)))
-      >>> learned.coefficients.shape, bool(learned.delta <= 1e-5)
+      >>> learned.coefficients.shape, bool(learned.status == calibrate.Status.SOLVED)
       ((3,), True)
     """
     check_target(epsilon, delta, direction)
