@@ -4,7 +4,8 @@
   `solve_integer`: the fewest steps, or the most; `batch`: millions of targets, on all devices.
 * `dp_sgd`: the noise multiplier of a training, from records, batch size and epochs;
   `compare_samplers`: of every way of drawing its batches, side by side.
-* `minimize`: several parameters at once, under a loss; `schedule`: the noise of every step.
+* `minimize`: several parameters at once, under a loss; `schedule`: the noise of every step;
+  `strategy`: the bands of correlated noise.
 * `ornstein_uhlenbeck`, `ornstein_uhlenbeck_renyi`, `gdl_decay`: single designs.
 
 Every value that is returned was itself certified to meet its target, and `message` says what
@@ -37,6 +38,8 @@ from calibrate._solve import Solution as Solution
 from calibrate._solve import Status as Status
 from calibrate._solve import solve as solve
 from calibrate._solve_integer import solve_integer as solve_integer
+from calibrate._strategy import LearnedStrategy as LearnedStrategy
+from calibrate._strategy import strategy as strategy
 
 __all__ = [
     "solve",
@@ -54,6 +57,8 @@ __all__ = [
     "Minimum",
     "schedule",
     "LearnedSchedule",
+    "strategy",
+    "LearnedStrategy",
     "ornstein_uhlenbeck",
     "ornstein_uhlenbeck_renyi",
     "gdl_decay",

@@ -29,15 +29,12 @@ from jaxdp._amplification import ConstantNoisyIteration as ConstantNoisyIteratio
 from jaxdp._amplification import Diffusion as Diffusion
 from jaxdp._amplification import Dobrushin as Dobrushin
 from jaxdp._amplification import Doeblin as Doeblin
-from jaxdp._amplification import FinitePair as FinitePair
 from jaxdp._amplification import HierarchicalRelease as HierarchicalRelease
 from jaxdp._amplification import IntrinsicSensitivity as IntrinsicSensitivity
 from jaxdp._amplification import LaplaceIteration as LaplaceIteration
-from jaxdp._amplification import LossDistribution as LossDistribution
 from jaxdp._amplification import MixingCoefficients as MixingCoefficients
 from jaxdp._amplification import NoisyIteration as NoisyIteration
 from jaxdp._amplification import NoisyProjectedSGD as NoisyProjectedSGD
-from jaxdp._amplification import PostProcessed as PostProcessed
 from jaxdp._amplification import PrivacyPair as PrivacyPair
 from jaxdp._amplification import UltraMixing as UltraMixing
 from jaxdp._amplification import amplify_by_mixing as amplify_by_mixing
@@ -60,6 +57,7 @@ from jaxdp._conversions import renyi_to_zcdp as renyi_to_zcdp
 from jaxdp._conversions import zcdp_to_delta as zcdp_to_delta
 from jaxdp._conversions import zcdp_to_epsilon as zcdp_to_epsilon
 from jaxdp._conversions import zcdp_to_renyi as zcdp_to_renyi
+from jaxdp._matrix import MatrixMechanism as MatrixMechanism
 from jaxdp._mechanisms import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms import Brownian as Brownian
 from jaxdp._mechanisms import Composed as Composed
@@ -93,11 +91,14 @@ from jaxdp._methods import Renyi as Renyi
 from jaxdp._noise import AdditiveNoise as AdditiveNoise
 from jaxdp._noise import DiscreteGaussian as DiscreteGaussian
 from jaxdp._noise import DiscreteLaplace as DiscreteLaplace
+from jaxdp._noise import FinitePair as FinitePair
 from jaxdp._noise import GammaDifference as GammaDifference
 from jaxdp._noise import GeneralizedDiscreteLaplace as GeneralizedDiscreteLaplace
 from jaxdp._noise import LaplaceSum as LaplaceSum
+from jaxdp._noise import LossDistribution as LossDistribution
 from jaxdp._noise import NegativeBinomial as NegativeBinomial
 from jaxdp._noise import PartialNoise as PartialNoise
+from jaxdp._noise import PostProcessed as PostProcessed
 from jaxdp._noise import Skellam as Skellam
 from jaxdp._noise import gdl_epsilon_floor as gdl_epsilon_floor
 from jaxdp._noise import noise_share as noise_share
@@ -156,6 +157,7 @@ __all__ = [
     "fixed_size_sampled",
     "GaussianMixture",
     "RandomAllocation",
+    "MatrixMechanism",
     "Shuffled",
     "replace_one",
     "dp_sgd",

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxdp import _checks, _divergences, _law, _numerical, _numerical_range, _roots
 from jaxdp._allocation import _poisson
-from jaxdp._mechanisms import Direction, Mechanism, _curve
+from jaxdp._mechanisms import Bracketed, Direction, Mechanism, _curve
 from jaxdp._methods import (
     Analytic,
     Decomposition,
@@ -29,11 +29,17 @@ _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
 _UNSURE = 2.0**-44  # of a log probability of failure
 
 
+def structure(m: Mechanism) -> Mechanism:
+    """m, or one of the structure of what answers for it: how many laws of which kinds."""
+    return m._structure() if isinstance(m, Bracketed) else m
+
+
 def resolve(m: Mechanism, method: Method | None) -> Method:
     """The method that answers for m: the closed form where it is exact, else the engine.
 
     Shuffled reports have no one-step law: Rényi divergences, above only.
     """
+    m = structure(m)
     if method is None:
         if _curve.is_exact(m):
             return Analytic()
@@ -53,6 +59,7 @@ def resolve(m: Mechanism, method: Method | None) -> Method:
 
 def in_parts(m: Mechanism, direction: str, method: Method) -> bool:
     """Whether "both" may be asked for one direction at a time, by a flag: "add" or not."""
+    m = structure(m)
     both = direction == "both" and not m._symmetric()
     return both and isinstance(method, Numerical) and _numerical.takes_flag(m)
 
@@ -102,9 +109,59 @@ def log_deltas(
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
     """log delta at any real epsilon, one value for each side; nan outside the domain."""
+    if isinstance(m, Bracketed):
+        return _bracketed_log_deltas(m, epsilon, direction, method, sides)
     chosen = resolve(m, method)
     values = _worst(m, direction, chosen, lambda d: _capped(m, epsilon, d, chosen, sides))
     return tuple(jnp.where(m._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
+
+
+def _least(direction: Any, values: Callable[[Direction], jax.Array]) -> jax.Array:
+    """The larger of bounds from below over the directions, or that of a flag ("add" or not)."""
+    if not isinstance(direction, str):
+        return jnp.where(direction, values("add"), values("remove"))
+    if direction == "both":
+        return jnp.maximum(values("remove"), values("add"))
+    return values(direction)  # pyright: ignore[reportArgumentType]
+
+
+def _bracketed_log_deltas(
+    m: Bracketed, epsilon: jax.Array, direction: Any, method: Method | None, sides: tuple[Side, ...]
+) -> tuple[jax.Array, ...]:
+    """Above from what dominates m, below from the better of what is dominated and of tests."""
+    above, inside = m._above(epsilon, None), m._in_domain()
+    if m._is_exact():
+        values = log_deltas(above, epsilon, direction, method, sides)
+        return tuple(jnp.where(inside, v, jnp.nan) for v in values)
+    values = []
+    for side in sides:
+        other = m._below(epsilon, None) if side < 0 else above
+        (value,) = log_deltas(other, epsilon, direction, method, (side,))
+        if side < 0:
+            tested = _least(direction, lambda d: m._least_log_delta(epsilon, d))
+            value = jnp.maximum(value, tested)
+        values.append(jnp.where(inside, value, jnp.nan))
+    return tuple(values)
+
+
+def _bracketed_epsilons(
+    m: Bracketed, delta: jax.Array, direction: str, method: Method | None, sides: tuple[Side, ...]
+) -> tuple[jax.Array, ...]:
+    pure = delta == 0.0
+    log_target = jnp.log(jnp.where(pure, 0.5, delta))
+    above, inside = m._above(None, log_target), m._in_domain()
+    if m._is_exact():
+        values = epsilons(above, delta, direction, method, sides)
+        return tuple(jnp.where(inside, v, jnp.nan) for v in values)
+    values = []
+    for side in sides:
+        other = m._below(None, log_target) if side < 0 else above
+        (value,) = epsilons(other, delta, direction, method, (side,))
+        if side < 0:
+            tested = _least(direction, lambda d: m._least_epsilon(log_target, d))
+            value = jnp.where(pure, value, jnp.maximum(value, tested))
+        values.append(jnp.where(inside, value, jnp.nan))
+    return tuple(values)
 
 
 def log_delta(
@@ -119,6 +176,9 @@ def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str | jax.Ar
 
     -inf from the largest loss on, where there is nothing to estimate; nan outside the domain.
     """
+    if isinstance(m, Bracketed):
+        value = log_delta_estimate(m._above(epsilon, None), epsilon, direction)
+        return jnp.where(m._in_domain(), value, jnp.nan)
     value = _numerical.log_delta_estimate(m, epsilon, "remove" if m._symmetric() else direction)
     value = jnp.where(epsilon < max_loss(m, direction), value, -jnp.inf)
     return jnp.where(m._in_domain(), value, jnp.nan)
@@ -188,6 +248,8 @@ def epsilons(
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
     """Epsilon >= 0 at delta, one value for each side; the max loss at delta = 0."""
+    if isinstance(m, Bracketed):
+        return _bracketed_epsilons(m, delta, direction, method, sides)
     chosen = resolve(m, method)
     pure = delta == 0.0
     log_target = jnp.log(jnp.where(pure, 0.5, delta))
@@ -230,6 +292,9 @@ class Orders:
 
 def renyi_of_orders(m: Mechanism, orders: Orders, direction: str, largest: int) -> jax.Array:
     """The Rényi divergences of several orders, (n,): what they share is computed once."""
+    if isinstance(m, Bracketed):
+        value = renyi_of_orders(m._above(None, None), orders, direction, largest)
+        return jnp.where(m._in_domain(), value, jnp.nan)
     infinite = jnp.isposinf(orders.values)
     alphas = jnp.where(infinite, 2.0, orders.values)
 

@@ -29,15 +29,16 @@ def chunk_of(
     Where m and the argument are, there the query will run.
     """
     chosen = _answers.resolve(m, method)
+    structure = _answers.structure(m)
     if chunk is not None:
         return _checks.whole_number("chunk", chunk)
     if isinstance(chosen, Analytic):
         return None
-    average, leaves = _curve.has_average(m), jax.tree.leaves((m, argument))
+    average, leaves = _curve.has_average(structure), jax.tree.leaves((m, argument))
     if isinstance(chosen, Renyi):
         rows = _AVERAGE_ROWS[0] if average else _RENYI_ROWS
         return _devices.rows_at_a_time(rows, _RENYI_BYTES, leaves)
-    laws = 1 + len(_curve.canonical_terms(m)) + average
+    laws = 1 + len(_curve.canonical_terms(structure)) + average
     row_bytes = _POINT_BYTES * laws * (chosen.grid_size or _POINTS)
     return _devices.rows_at_a_time(_NUMERICAL_ROWS, row_bytes, leaves)
 
@@ -46,7 +47,8 @@ def chunk_of_orders(m: Mechanism, direction: str, alpha: Any, chunk: int | None 
     """The same for Rényi divergences of given orders."""
     if chunk is not None:
         return _checks.whole_number("chunk", chunk)
-    rows = _AVERAGE_ROWS[direction == "remove"] if _curve.has_average(m) else _ORDER_ROWS
+    average = _curve.has_average(_answers.structure(m))
+    rows = _AVERAGE_ROWS[direction == "remove"] if average else _ORDER_ROWS
     return _devices.rows_at_a_time(rows, _ORDER_BYTES, jax.tree.leaves((m, alpha)))
 
 

@@ -13,6 +13,7 @@ from jaxdp import _law
 from jaxdp._divergences import log_add
 from jaxdp._law import _allocation, _average_guess
 from jaxdp._mechanisms import Average, Mechanism, _curve
+from jaxdp._mechanisms._gaussian import GaussianFamily
 
 StepTerm = Callable[[Any, Any], _law.Term]
 _ESTIMATE_SIZE = 2048
@@ -153,6 +154,12 @@ def _at_least(
     )
 
 
+def _gaussian_variance(m: Mechanism) -> jax.Array:
+    """The variance of the loss of the Gaussian that is composed with the averages."""
+    terms = [t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, GaussianFamily)]
+    return sum((t.multiplicity * t.mechanism._mu() ** 2 for t in terms), jnp.zeros(()))
+
+
 def _log_delta(
     m: Mechanism,
     epsilon: jax.Array,
@@ -181,6 +188,7 @@ def _log_delta(
     aim = _average_guess.guess_log_delta(
         as_term(step_of(first.mechanism), 1.0),
         *(jnp.asarray(x, jnp.float64) for x in numbers),
+        beside=lax.stop_gradient(_gaussian_variance(m)),
     )
     more = functools.partial(
         _each_side,

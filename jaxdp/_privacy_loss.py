@@ -31,11 +31,11 @@ from jaxdp import (
     _x64,
 )
 from jaxdp import _privacy_loss_readings as readings
-from jaxdp._amplification import LossDistribution
 from jaxdp._law import _allowances
 from jaxdp._mechanisms import Composed, Mechanism, Repeated, _curve, require_mechanism
 from jaxdp._mechanisms._schedule import Steps, with_schedules
 from jaxdp._methods import Numerical
+from jaxdp._noise import LossDistribution
 
 Direction = Literal["remove", "add"]
 _DIRECTIONS = ("remove", "add")

@@ -29,7 +29,7 @@ def _query(
     rounding: Any,
     chunk: int | None,
 ) -> Any:
-    require_mechanism("m", m)
+    require_mechanism("m", m, whole=True)
     _checks.check_choice("direction", direction, _DIRECTIONS)
     check_method(method)
     _checks.check(*argument)
@@ -307,13 +307,13 @@ def renyi(
       >>> float(jaxdp.renyi(jaxdp.Gaussian(2.0), 8.0))
       1.0
     """
-    require_mechanism("m", m)
+    require_mechanism("m", m, whole=True)
     _checks.check_choice("direction", direction, _DIRECTIONS)
     _checks.check("alpha", alpha, _checks.ORDER)
     m = with_schedules(m)
     chunk = _chunks.chunk_of_orders(m, direction, alpha, chunk)
     options: Any = {"rounding": "up", "chunk": chunk, "quick": True, "direction": direction}
-    if not _curve.has_average(m):
+    if not _curve.has_average(_answers.structure(m)):
         return _x64.evaluate(_answers.renyi, m, alpha, **options)
     options["largest"] = _curve.largest_order(alpha)
     shared = _chunks.share_last(m, alpha)
@@ -356,7 +356,7 @@ def tradeoff(
       >>> 0.34 < float(jaxdp.tradeoff(sgd, 0.5)) < 0.35
       True
     """
-    require_mechanism("m", m)
+    require_mechanism("m", m, whole=True)
     check_method(method)
     _checks.check("fpr", fpr, _checks.PROBABILITY)
     m = with_schedules(m)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from jaxdp import _answers, _checks, _divergences, _numerical, _privacy_loss
 from jaxdp import _privacy_loss_readings as readings
-from jaxdp._mechanisms import Direction, Mechanism, _curve
+from jaxdp._mechanisms import Bracketed, Direction, Mechanism, _curve
 from jaxdp._methods import Analytic, Method, Numerical
 
 _LARGEST_LOSSES = 709.0, 740.0  # on either side: e^709 and e^-740 are the last float64
@@ -29,8 +29,10 @@ _SEARCH_STEPS = 30
 
 def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
     """Lower bound on the type II error at type I error fpr: the smaller of both directions."""
-    chosen = _answers.resolve(m, method)
     inside = m._in_domain() & _checks.PROBABILITY.contains(fpr)
+    if isinstance(m, Bracketed):
+        m = m._above(None, None)
+    chosen = _answers.resolve(m, method)
     value, slope = _tradeoff(m, fpr, "remove", chosen)
     if not m._symmetric():
         other, other_slope = _tradeoff(m, fpr, "add", chosen)
@@ -142,6 +144,8 @@ class Rates:
 
 def has_one_law(m: Mechanism) -> bool:
     """Whether there is a law of m that serves every epsilon and both directions."""
+    if isinstance(m, Bracketed):
+        return False
     return _numerical.has_law(m) and not (_numerical.has_tables(m) or _curve.has_average(m))
 
 

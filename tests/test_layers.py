@@ -37,6 +37,7 @@ FLOORS = {
     "jaxdp._tradeoff": 4,
     "jaxdp._amplification": 4,
     "jaxdp._allocation": 4,
+    "jaxdp._matrix": 4,
     "jaxdp.training": 5,
     "jaxdp.interop": 5,
     "jaxdp.plot": 5,

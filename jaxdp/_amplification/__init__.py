@@ -5,8 +5,6 @@ from jaxdp._amplification._constant_iteration import (
 )
 from jaxdp._amplification._diffusion import Diffusion as Diffusion
 from jaxdp._amplification._diffusion import IntrinsicSensitivity as IntrinsicSensitivity
-from jaxdp._amplification._finite import FinitePair as FinitePair
-from jaxdp._amplification._finite import PostProcessed as PostProcessed
 from jaxdp._amplification._hierarchy import HierarchicalRelease as HierarchicalRelease
 from jaxdp._amplification._hierarchy import dominates_gaussian as dominates_gaussian
 from jaxdp._amplification._iteration import NoisyIteration as NoisyIteration
@@ -15,7 +13,6 @@ from jaxdp._amplification._kernels import coupling_bound as coupling_bound
 from jaxdp._amplification._kernels import kernel_power as kernel_power
 from jaxdp._amplification._kernels import mixing_coefficients as mixing_coefficients
 from jaxdp._amplification._laplace_iteration import LaplaceIteration as LaplaceIteration
-from jaxdp._amplification._loss_distribution import LossDistribution as LossDistribution
 from jaxdp._amplification._mixing import Dobrushin as Dobrushin
 from jaxdp._amplification._mixing import Doeblin as Doeblin
 from jaxdp._amplification._mixing import PrivacyPair as PrivacyPair

@@ -14,13 +14,13 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _divergences, _special, _x64
 from jaxdp import _special_subnormal as subnormal
 from jaxdp._amplification._arrays import Matrix, Vector
-from jaxdp._amplification._finite import (
+from jaxdp._amplification._mixing import Dobrushin, Doeblin, UltraMixing
+from jaxdp._noise._finite_pairs import (
     check_distribution,
     first_largest,
     normalised,
     normalised_logs,
 )
-from jaxdp._amplification._mixing import Dobrushin, Doeblin, UltraMixing
 
 _UP = 1.0 + 16.0 * _divergences.SLACK
 _LOST = 2.3e-308  # above every number that may be flushed to 0

@@ -33,9 +33,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _rates, _x64
-from jaxdp._amplification._finite import first_largest
 from jaxdp._mechanisms import Base, Direction, mechanism
 from jaxdp._noise import _variance_gamma as law
+from jaxdp._noise._finite_pairs import first_largest
 from jaxdp._noise._sums import QUADRATURE
 from jaxdp._rounding import product_up, quotient_up
 from jaxdp._special import log1p

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jaxdp._law import _average_atoms
 from jaxdp._law._terms import Term
@@ -24,13 +25,18 @@ def typical_ratio(term: Term, steps: jax.Array, log_delta: jax.Array, times: jax
     return jnp.min(jnp.where(times * exponent >= log_delta, m.mean, 1.0))
 
 
-def guess_log_delta(term: Term, steps: jax.Array, epsilon: jax.Array, times: jax.Array):
-    """A rough log delta at epsilon of `times` averages: a normal loss, or one large ratio."""
+def guess_log_delta(
+    term: Term, steps: jax.Array, epsilon: jax.Array, times: jax.Array, beside: ArrayLike = 0.0
+):
+    """A rough log delta at epsilon of `times` averages: a normal loss, or one large ratio.
+
+    `beside` is the variance of the loss of what else is composed with them.
+    """
     steps, epsilon, times = lax.stop_gradient((steps, epsilon, times))
     atoms, _ = _average_atoms.coarse(term)
     one = _average_atoms.guess(atoms, steps, steps * jnp.exp(epsilon)) + jnp.log(times)
     near = jnp.where(atoms.x <= 1.0 + steps * jnp.expm1(jnp.abs(epsilon)), atoms.x - 1.0, 0.0)
     variance = jnp.sum(jnp.exp(atoms.log_q) * near * near)
-    deviation = jnp.sqrt(times * jnp.log1p(variance / steps)) + 1e-300
+    deviation = jnp.sqrt(times * jnp.log1p(variance / steps) + beside) + 1e-300
     z = jnp.maximum(epsilon / deviation - 0.5 * deviation, 0.0)
     return jnp.maximum(one, jnp.log(deviation) - 0.5 * z * z - jnp.log1p(z * z) - 1.0)

@@ -2,6 +2,7 @@
 
 from jaxdp._mechanisms._base import Average as Average
 from jaxdp._mechanisms._base import Base as Base
+from jaxdp._mechanisms._base import Bracketed as Bracketed
 from jaxdp._mechanisms._base import Direction as Direction
 from jaxdp._mechanisms._base import Mechanism as Mechanism
 from jaxdp._mechanisms._base import mechanism as mechanism

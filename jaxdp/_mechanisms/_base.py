@@ -244,10 +244,64 @@ class Term:
         return 1.0 if self.count is None else self.count
 
 
-def require_mechanism(name: str, value: Any) -> None:
-    """Raise TypeError unless the value is a mechanism."""
+class Bracketed(Mechanism):
+    """Abstract: known between others only, from above by one and from below by another.
+
+    Which ones depends on the question: they are chosen for an epsilon or a delta. Such a mechanism
+    answers questions, but is no part of others: what dominates it is (`majorant`).
+    """
+
+    @abc.abstractmethod
+    def _structure(self) -> Mechanism:
+        """A mechanism of the structure of those above, its numbers of no meaning."""
+
+    @abc.abstractmethod
+    def _above(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
+        """One that dominates, good at an epsilon or at a delta."""
+
+    @abc.abstractmethod
+    def _below(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
+        """One that is dominated."""
+
+    @abc.abstractmethod
+    def _is_exact(self) -> bool:
+        """Whether both are the mechanism itself."""
+
+    @abc.abstractmethod
+    def _least_log_delta(self, epsilon: jax.Array, direction: Direction) -> jax.Array:
+        """A bound on log delta from below."""
+
+    @abc.abstractmethod
+    def _least_epsilon(self, log_delta: jax.Array, direction: Direction) -> jax.Array:
+        """A bound on epsilon from below."""
+
+    def _terms(self) -> list["Term"]:
+        name = type(self).__name__
+        raise TypeError(f"a {name} has no one law: take its majorant(delta) here")
+
+    def _rate(self, s: jax.Array) -> jax.Array:
+        return self._above(None, None)._rate(s)
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        return self._above(None, None)._loss_range()
+
+    def _range_ulps(self) -> Any:
+        return self._above(None, None)._range_ulps()
+
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        return self._above(None, None)._log_failure(direction)
+
+    def _symmetric(self) -> bool:
+        return self._structure()._symmetric()
+
+
+def require_mechanism(name: str, value: Any, whole: bool = False) -> None:
+    """Raise TypeError unless the value is a mechanism, and one that may be a part (or is whole)."""
     if not isinstance(value, Mechanism):
         raise TypeError(f"{name} must be a jaxdp mechanism, got {_checks.shown(value)}")
+    if isinstance(value, Bracketed) and not whole:
+        kind = type(value).__name__
+        raise TypeError(f"{name} must not be a {kind}: take its majorant(delta), got {value!r}")
 
 
 def common_neighbours(mechanisms: Iterable[Mechanism]) -> str | None:

@@ -9,9 +9,9 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _special
 from jaxdp import _special_subnormal as subnormal
-from jaxdp._amplification._finite import FiniteFamily, _finite_loss
 from jaxdp._mechanisms import mechanism
 from jaxdp._noise import _atoms
+from jaxdp._noise._finite_pairs import FiniteFamily, _finite_loss
 
 _TOLERANCE = 1e-5  # of sums of masses, for float32 callers
 _ROUNDING = 2.0**-46  # of sums per thousand masses, so little is no mass

@@ -1,0 +1,166 @@
+"""Correlated noise of least error: the bands of a strategy, with amplification counted."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from calibrate._minimize import descend
+from calibrate._solve import check_target, solve
+from jaxdp import _checks, _queries, _roots
+from jaxdp._matrix import MatrixMechanism, _exchangeable, _strategies
+from jaxdp._methods import Method, check_method
+
+_ERRORS = ("mean", "max")
+_LEAST = 1e-12  # of a coefficient, for its logarithm
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class LearnedStrategy:
+    """A banded Toeplitz strategy, its noise, and the guarantee that both were certified to give.
+
+    Attributes:
+      coefficients: the first column of C, (bands,), its first entry 1.
+      sigma: standard deviation of z for records of norm 1, rounded up.
+      error: root of the mean (or largest) variance of a prefix sum's noise, sigma included.
+      epsilon: the target epsilon; the run is (epsilon, delta)-DP.
+      delta: certified upper bound on the run's delta at epsilon, <= the target.
+      status: `calibrate.Status` as int32.
+    """
+
+    coefficients: jax.Array
+    sigma: jax.Array
+    error: jax.Array
+    epsilon: jax.Array
+    delta: jax.Array
+    status: jax.Array
+
+
+def strategy(
+    *,
+    epsilon: float,
+    delta: float,
+    num_steps: int,
+    num_bins: int | None = None,
+    bands: int | None = None,
+    error: str = "mean",
+    optimizer: optax.GradientTransformation | None = None,
+    max_steps: int = 100,
+    direction: _queries.Directions = "both",
+    method: Method | None = None,
+) -> LearnedStrategy:
+    r"""Bands of least error of prefix sums for balls-in-bins batches at (epsilon, delta).
+
+    With A the matrix of prefix sums, their noise is sigma A C^-1 z; the mean (or largest) squared
+    norm of a row of A C^-1 times sigma^2 is minimised, sigma being what (epsilon, delta)
+    asks for *with* the amplification by random bins. The bands are searched by an optax optimiser
+    on a closed-form estimate of the dominating pair; sigma is then certified for the bands
+    found by `calibrate.solve`. One band is DP-SGD's independent noise.
+
+    Args:
+      epsilon: target, > 0.
+      delta: target in (0, 1).
+      num_steps: n.
+      num_bins: b, steps of an epoch; n by default.
+      bands: p, 1 <= p <= n; min(b, 32) by default.
+      error: "mean" over the n prefix sums, or "max".
+      optimizer: over log coefficients; optax.lbfgs() by default.
+      max_steps: most optimiser steps.
+      direction: "remove", "add" or "both".
+      method: of the final calibration; the engine by default.
+
+    Returns:
+      A LearnedStrategy; nan and status 1 where the target is not met by any sigma.
+
+    Raises:
+      ValueError: for arguments outside these domains.
+
+    Example:
+      >>> import calibrate, jaxdp
+      >>> learned = calibrate.strategy(
+      ...     epsilon=2.0, delta=1e-5, num_steps=60, num_bins=20, bands=3, direction="remove",
+      ...     method=jaxdp.Renyi(orders=(4.0, 8.0, 16.0)))
+      >>> learned.coefficients.shape, bool(learned.status == calibrate.Status.SOLVED)
+      ((3,), True)
+    """
+    check_target(epsilon, delta, direction)
+    check_method(method)
+    epsilon = _checks.number("epsilon", epsilon, _checks.POSITIVE)
+    delta = _checks.number("delta", delta, _checks.OPEN_DELTA)
+    _checks.check_choice("error", error, _ERRORS)
+    n = _checks.whole_number("num_steps", num_steps, most=2**31 - 1)
+    b = n if num_bins is None else _checks.whole_number("num_bins", num_bins, most=n)
+    p = min(b, 32) if bands is None else _checks.whole_number("bands", bands, most=n)
+    max_steps = _checks.whole_number("max_steps", max_steps, most=2**31 - 1)
+    column = np.cumprod(np.append(1.0, 1.0 - 0.5 / np.arange(1, p)))  # of the square root of A
+    kind = np.float64 if jax.config.jax_enable_x64 else np.float32
+    if p > 1:
+        with jax.enable_x64(True):
+            program = _program(n, b, error, optimizer, max_steps)
+            column = np.asarray(program(np.log(column[1:]), epsilon, delta))
+    column = column.astype(kind)
+
+    def build(sigma: jax.Array) -> MatrixMechanism:
+        return MatrixMechanism(column, sigma, num_steps=n, num_bins=b)
+
+    found = solve(build, epsilon=epsilon, delta=delta, direction=direction, method=method)
+    with jax.enable_x64(True):
+        spread = np.asarray(jnp.sqrt(squared_error(jnp.asarray(column, jnp.float64), n, error)))
+    return LearnedStrategy(
+        jnp.asarray(column),
+        found.value,
+        found.value * spread.astype(kind),
+        found.epsilon,
+        found.delta,
+        found.status,
+    )
+
+
+def squared_error(column: jax.Array, num_steps: int, error: str) -> jax.Array:
+    """Mean or largest squared norm of the rows of A C^-1, C of this first column."""
+    tail = column[1:][::-1] / column[0]
+
+    def step(last: jax.Array, index: jax.Array) -> tuple[jax.Array, jax.Array]:
+        value = jnp.where(index == 0, 1.0 / column[0], 0.0) - jnp.sum(tail * last)
+        return jnp.append(last, value)[1:], value
+
+    start = jnp.zeros(column.shape[0] - 1, column.dtype)
+    _, inverse = jax.lax.scan(step, start, jnp.arange(num_steps))
+    squares = jnp.cumsum(inverse) ** 2  # of the first column of A C^-1
+    if error == "max":
+        return jnp.sum(squares)
+    return jnp.sum(squares * (1.0 - jnp.arange(num_steps) / num_steps))
+
+
+@functools.lru_cache(maxsize=16)
+def _program(*options: Any):
+    return jax.jit(functools.partial(_learn, options))
+
+
+def _learn(options, theta, epsilon, delta):
+    n, b, error, optimizer, max_steps = options
+    log_delta = jnp.log(delta)
+
+    def column_of(theta):
+        return jnp.concatenate([jnp.ones(1), jnp.exp(jnp.maximum(theta, np.log(_LEAST)))])
+
+    def excess(log_sigma, column):
+        lags = _strategies.lags(_strategies.Toeplitz(column), n, b)
+        candidates = _exchangeable.above(lags, jnp.exp(log_sigma))
+        best = _exchangeable.chosen(candidates, epsilon, None)  # one for the gradient to go through
+        return _exchangeable.log_delta_estimate(best, epsilon) - log_delta
+
+    def loss(theta, start):
+        column = column_of(theta)
+        log_sigma = _roots.safe_root(lambda y: excess(y, column), start, 0.0, 1e-9)
+        return 2.0 * log_sigma + jnp.log(squared_error(column, n, error)), log_sigma
+
+    start = jax.lax.stop_gradient(loss(theta, jnp.zeros(()))[1])
+    reachable = jnp.isfinite(start)
+    start = jnp.where(reachable, start, 0.0)
+    return column_of(descend(lambda x: loss(x, start)[0], theta, optimizer, max_steps, reachable))

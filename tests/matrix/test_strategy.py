@@ -1,0 +1,71 @@
+"""Strategies of least error: the error against NumPy, the search against a grid."""
+
+import jax
+import jax.numpy as jnp
+import matrix_truth as truth
+import numpy as np
+import pytest
+
+import calibrate
+from calibrate import _strategy
+from jaxdp._matrix import _exchangeable, _strategies
+
+
+@pytest.fixture
+def in_float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("bands", [1, 2, 5])
+def test_error_is_that_of_the_prefix_sums(bands, in_float64):
+    n, column = 12, 1.5 * truth.square_root(bands)
+    rows = np.tril(np.ones((n, n))) @ np.linalg.inv(truth.toeplitz(column, n))
+    squares = (rows**2).sum(axis=1)
+    for kind, exact in (("mean", squares.mean()), ("max", squares.max())):
+        found = _strategy.squared_error(jnp.asarray(column), n, kind)
+        np.testing.assert_allclose(found, exact, rtol=1e-12)
+
+
+def test_the_search_finds_the_best_of_a_grid(in_float64):
+    """Two bands: one coefficient. Amplification counts: the square root's 0.5 is not the best."""
+    n, b, epsilon, delta = 40, 10, 2.0, 1e-5
+
+    @jax.jit
+    @jax.vmap
+    def loss(second):
+        column = jnp.stack([1.0, second])
+        lags = _strategies.lags(_strategies.Toeplitz(column), n, b)
+
+        def at(sigma):
+            candidates = _exchangeable.above(lags, sigma)
+            values = jax.vmap(lambda x: _exchangeable.log_delta_estimate(x, epsilon))(candidates)
+            return jnp.min(values)
+
+        sigmas = jnp.geomspace(1.0, 10.0, 400)
+        met = jax.lax.map(at, sigmas) <= jnp.log(delta)
+        sigma = jnp.min(jnp.where(met, sigmas, jnp.inf))
+        return sigma * jnp.sqrt(_strategy.squared_error(column, n, "mean"))
+
+    grid = np.linspace(0.05, 0.99, 40)
+    losses = np.asarray(loss(jnp.asarray(grid)))
+    learned = _strategy._program(n, b, "mean", None, 60)(np.log([0.5]), epsilon, delta)
+    assert abs(learned[1] - grid[losses.argmin()]) < 0.1
+    assert loss(learned[1:])[0] <= 1.01 * losses.min()
+    assert losses.min() < 0.99 * loss(jnp.array([0.5]))[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"num_bins": 41}, "num_bins"),
+        ({"bands": 0}, "bands"),
+        ({"error": "median"}, "error"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(options, named):
+    good = {"epsilon": 1.0, "delta": 1e-5, "num_steps": 40, "num_bins": 10}
+    with pytest.raises(ValueError, match=named):
+        calibrate.strategy(**{**good, **options})
