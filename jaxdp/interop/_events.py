@@ -16,7 +16,6 @@ import numpy as np
 from dp_accounting import dp_event
 
 from jaxdp import _checks
-from jaxdp._amplification import FinitePair
 from jaxdp._mechanisms import (
     ApproximateDP,
     Composed,
@@ -32,7 +31,7 @@ from jaxdp._mechanisms import (
     TruncatedPoissonSampled,
     fixed_size_sampled,
 )
-from jaxdp._noise import DiscreteGaussian, DiscreteLaplace
+from jaxdp._noise import DiscreteGaussian, DiscreteLaplace, FinitePair
 
 Neighbours = dpa.NeighboringRelation
 

@@ -6,8 +6,8 @@ import numpy as np
 from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
 from jaxdp import _checks, _numerical, _x64
-from jaxdp._amplification import LossDistribution
 from jaxdp._mechanisms import Direction, Mechanism, _curve, require_mechanism
+from jaxdp._noise import LossDistribution
 
 _MOST_POINTS = 2**22
 _LADDER = np.concatenate([np.zeros(1), np.geomspace(1e-6, 1e6, 2401)])
