@@ -32,6 +32,12 @@ def step_of(block: Average) -> Any:
     return block.mechanism if one is None else one
 
 
+def is_one(m: Mechanism) -> bool:
+    """Whether m is exactly one average, which is asked about any epsilon directly."""
+    block = _one(m)
+    return isinstance(block, Average)
+
+
 def _one(m: Mechanism) -> Average | None:
     """The average that m is, if it is exactly one."""
     terms = _curve.canonical_terms(m)

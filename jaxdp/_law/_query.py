@@ -303,7 +303,7 @@ def log_delta_bounds(
         value = _log_delta(compose(terms, chosen, size, side), distance, side)
         value = _with_top(terms, value, side, _delta_at(distance))
         ends_of = _of(ends, flip ^ mirrored)
-        return _reflected(epsilon, cap_log_deltas((value,), (side,), distance, ends_of)[0], side)
+        return reflected(epsilon, cap_log_deltas((value,), (side,), distance, ends_of)[0], side)
 
     def choose(terms: Terms) -> Plan:
         return plan(terms, distance, None, size)
@@ -343,7 +343,7 @@ def _by_sides(
     return tuple(found[side] for side in sides)
 
 
-def _reflected(epsilon: jax.Array, bound: jax.Array, side: int) -> jax.Array:
+def reflected(epsilon: jax.Array, bound: jax.Array, side: int) -> jax.Array:
     """The bound at epsilon, from that of the reversed pair at -epsilon if epsilon < 0."""
     below = epsilon < 0.0
     e = jnp.where(below, epsilon, -1.0)

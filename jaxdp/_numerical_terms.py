@@ -1,0 +1,224 @@
+"""Mechanisms as what the numerical engine composes: one-step laws, and how many times each.
+
+What runs on a sample, in one step of an allocation or in a part of a mixture may be a composition
+itself: its law is tabulated (`_law._table`), above or below, for the direction that is asked for,
+and is then one step like any other. Averages are right in one direction only, which is known when
+the program is traced: tables that hold one, too.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from jaxdp import _divergences, _law, _numerical_average
+from jaxdp._mechanisms import Average, Base, Direction, Mechanism, Mixture, PoissonSampled, _curve
+from jaxdp._mechanisms._revealed import MIXED, mixed_masses
+from jaxdp._mechanisms._schedule import Steps
+
+TABLE_FLOOR = 16.0  # what a tabulated law puts at infinity is less than delta by this
+_AVERAGE_ROOM = 2.0  # an average in a table is accurate about a delta that is smaller by this
+_NEAR = -1.0  # or about that log delta
+
+
+class Tables(NamedTuple):
+    """How laws of sampled compositions are tabulated: for which direction ("add" or not), side,
+    size, and with how much P-mass at infinity (its log). `direction` names it for averages.
+    """
+
+    add: jax.Array
+    side: int
+    size: int
+    log_floor: jax.Array
+    direction: Direction | None = None
+
+
+def has_law(m: Mechanism) -> bool:
+    """Whether every factor of m knows its one-step loss law, or has one that can be tabulated."""
+    return all(_step_has_law(t.mechanism) for t in _curve.canonical_terms(m))
+
+
+def _step_has_law(step: Base) -> bool:
+    if isinstance(step, Steps):
+        one = step.mechanism
+        return isinstance(one, Base) and _step_has_law(one) and not _is_nested(one)
+    if isinstance(step, Average):
+        return _run_has_law(step.mechanism)
+    if not isinstance(step, (PoissonSampled, Mixture)):
+        return step._has_law
+    return all(_run_has_law(m) for m in _held(step))
+
+
+_Holder = PoissonSampled | Mixture | Average
+
+
+def _held(step: _Holder) -> tuple[Mechanism, ...]:
+    """What runs on the sample or in one step of an allocation, or the parts of the mixture."""
+    return tuple(step.mechanisms) if isinstance(step, Mixture) else (step.mechanism,)
+
+
+def _run_has_law(m: Mechanism) -> bool:
+    inner = _curve.canonical_terms(m)
+    one = _curve.single(inner)
+    if one is not None:
+        return _step_has_law(one)
+    return all(_step_has_law(t.mechanism) for t in inner)
+
+
+def _is_nested(step: Base) -> bool:
+    """Whether a step holds compositions, whose laws have to be tabulated."""
+    if not isinstance(step, _Holder):
+        return False
+    ones = [_curve.single(_curve.canonical_terms(m)) for m in _held(step)]
+    return any(one is None or _is_nested(one) for one in ones)
+
+
+def has_tables(m: Mechanism) -> bool:
+    """Whether a factor of m is nested."""
+    return any(_is_nested(t.mechanism) for t in _curve.canonical_terms(m))
+
+
+def _atomic_range(step: Base) -> tuple[jax.Array, jax.Array]:
+    """The ends of the loss range where an atom may sit, infinite where none does."""
+    low, high = step._loss_range()
+    at_low, at_high = step._atoms_at_ends()
+    return (low if at_low else -jnp.inf), (high if at_high else jnp.inf)
+
+
+def holds_average(m: Mechanism) -> bool:
+    """Whether there is an average in m, at any depth."""
+    steps = [t.mechanism for t in _curve.canonical_terms(m)]
+    return any(
+        isinstance(step, Average)
+        or (isinstance(step, _Holder) and any(holds_average(x) for x in _held(step)))
+        for step in steps
+    )
+
+
+def takes_flag(m: Mechanism) -> bool:
+    """Whether the direction may be traced: "add" or not (of averages each has its own program)."""
+    return not holds_average(m)
+
+
+def terms_of(m: Mechanism, tables: Tables | None = None) -> _law.Terms:
+    """The factors of m as one-step laws with their counts; nested ones need `tables`."""
+    terms = []
+    for t in _curve.canonical_terms(m):
+        step = t.mechanism
+        if isinstance(step, Steps):
+            n = t.multiplicity
+            parameters = (step.mechanism, step.copies)
+            terms.append(_law.Family(lambda x, n=n: _term(x[0], n * x[1]), parameters))
+        elif isinstance(step, Average):
+            assert tables is not None
+            terms.append(_averaged(step, t.multiplicity, tables))
+        elif _is_nested(step):
+            assert tables is not None
+            terms.append(_nested_term(step, tables)._replace(count=t.multiplicity))
+        else:
+            terms.append(_term(step, t.multiplicity))
+    return tuple(terms)
+
+
+def _averaged(block: Average, count: ArrayLike, tables: Tables) -> _law.Term:
+    """An average as one of the terms of a table, right in the direction of the tables."""
+    assert tables.direction is not None
+    a_term = functools.partial(as_term, tables)
+    # Where X is small (add), an outer law is made of many steps, each of them next to its mean.
+    aim = jnp.float64(_NEAR)
+    if tables.direction == "remove":
+        aim = tables.log_floor + TABLE_FLOOR - _AVERAGE_ROOM
+        aim = jnp.maximum(aim, _log_top(a_term(_numerical_average.step_of(block), 1.0), block))
+    return _numerical_average.averaged(
+        block,
+        count,
+        a_term,
+        aim,
+        tables.direction,
+        tables.side,
+        2 * tables.size,
+    )
+
+
+def _log_top(term: _law.Term, block: Average) -> jax.Array:
+    """log of the P-mass at the largest loss, all steps at theirs: no tail is beyond it."""
+    high = jax.lax.stop_gradient(jnp.asarray(term.support[1], jnp.float64))
+    some = jnp.isfinite(high)
+    near = jnp.where(some, high - 1e-9 * (1.0 + jnp.abs(high)), 0.0)
+    log_q, log_p = (x[0] for x in term.masses(near[None], jnp.full((1,), jnp.inf)))
+    top = log_p + (block.num_steps - 1.0) * log_q
+    return jax.lax.stop_gradient(jnp.where(some & jnp.isfinite(top), top - 1.0, -jnp.inf))
+
+
+def as_term(tables: Tables | None, m: Mechanism, count: ArrayLike) -> _law.Term:
+    """A run as one term."""
+    if isinstance(m, Base) and not _is_nested(m):
+        return _term(m, count)
+    assert tables is not None
+    return _run_term(m, tables)._replace(count=count)
+
+
+def _run_term(m: Mechanism, tables: Tables) -> _law.Term:
+    """A mechanism as one term, right in the direction of the tables."""
+    inner = terms_of(m, tables)
+    if _curve.single(_curve.canonical_terms(m)) is not None:
+        (term,) = inner
+        assert isinstance(term, _law.Term)  # one step has no steps of its own
+        return term
+    add, side, size, log_floor, _ = tables
+    return _law.orient_one(_law.tabulated(_law.oriented(inner, add), log_floor, size, side), add)
+
+
+def _mixed_term(step: Mixture, tables: Tables) -> _law.Term:
+    """A mixture of compositions as a term, right in the direction of the tables."""
+    log_weights = step._log_weights()
+    parts = [_run_term(m, tables) for m in step.mechanisms]
+
+    def total(logs: list[Any]) -> jax.Array:
+        return jnp.minimum(_divergences.log_add(*(log_weights + jnp.stack(logs))), 0.0)
+
+    low, high = (
+        jnp.stack([jnp.asarray(end) for end in ends])
+        for ends in zip(*(part.support for part in parts), strict=True)
+    )
+    used = log_weights > -jnp.inf
+    return _law.Term(
+        mixed_masses([part.masses for part in parts], log_weights),
+        1.0,
+        total([part.log_tau_p for part in parts]),
+        total([part.log_tau_q for part in parts]),
+        (jnp.min(jnp.where(used, low, jnp.inf)), jnp.max(jnp.where(used, high, -jnp.inf))),
+        jnp.max(jnp.stack([jnp.asarray(part.mass_error) for part in parts])) + MIXED,
+    )
+
+
+def _nested_term(step: PoissonSampled | Mixture, tables: Tables) -> _law.Term:
+    """A sampled composition, or a mixture of some, as a term right in the tables' direction."""
+    if isinstance(step, Mixture):
+        return _mixed_term(step, tables)
+    base = _run_term(step.mechanism, tables)
+    q = jnp.asarray(step.sampling_probability)
+    log_absent = jnp.asarray(base.log_tau_q)
+    low, high = (jnp.asarray(end) for end in base.support)
+    low = jnp.where((log_absent > -jnp.inf) & (q < 1.0), -jnp.inf, low)
+    return _law.Term(
+        step._masses_from(base.masses, log_absent),
+        1.0,
+        base.log_tau_p + jnp.log(q),
+        jnp.where(q < 1.0, -jnp.inf, log_absent),
+        (_divergences.sampled_loss(low, q), _divergences.sampled_loss(high, q)),
+        base.mass_error,
+    )
+
+
+def _term(step: Base, count: ArrayLike) -> _law.Term:
+    return _law.Term(
+        step._masses_function(),
+        count,
+        step._log_failure("remove"),
+        step._log_failure("add"),
+        _atomic_range(step),
+        step._mass_error(),
+    )
