@@ -122,8 +122,8 @@ def test_coefficients_by_hand_and_powers():
 def test_profiles_stay_above_exact_ones():
     """Breaks when a whole profile after mixing is below the exact post-processed profile."""
     p, q, kernel, _ = channels(300, 4, seed=5)
-    pair = amp.FinitePair(p, q)
-    after = amp.PostProcessed(pair, kernel)
+    pair = jaxdp.FinitePair(p, q)
+    after = jaxdp.PostProcessed(pair, kernel)
     for eps in (0.0, 0.1, 0.7, 2.0):
         before = jaxdp.delta(pair, eps)
         for direction in ("remove", "add", "both"):
@@ -154,7 +154,7 @@ def test_finite_pair_is_exact():
     """Breaks when a finite pair's curve, Rényi divergences or failure masses are wrong."""
     p = np.array([0.5, 0.3, 0.2, 0.0])
     q = np.array([0.1, 0.3, 0.4, 0.2])
-    pair = amp.FinitePair(p, q)
+    pair = jaxdp.FinitePair(p, q)
     for eps in (-1.0, 0.0, 0.4, 3.0):
         remove = np.maximum(p - np.exp(eps) * q, 0).sum()
         add = np.maximum(q - np.exp(eps) * p, 0).sum()
@@ -167,7 +167,7 @@ def test_finite_pair_is_exact():
     np.testing.assert_allclose(jaxdp.renyi(pair, 1.0, direction="remove"), kl, rtol=1e-9)
     assert float(jaxdp.renyi(pair, 2.0, direction="add")) == np.inf
     assert float(jaxdp.epsilon(pair, 0.1, direction="add")) == np.inf
-    response = amp.FinitePair([0.75, 0.25], [0.25, 0.75])
+    response = jaxdp.FinitePair([0.75, 0.25], [0.25, 0.75])
     same = jaxdp.RandomizedResponse(np.log(3.0))
     np.testing.assert_allclose(jaxdp.delta(response, 0.4), jaxdp.delta(same, 0.4), rtol=1e-12)
     np.testing.assert_allclose(jaxdp.renyi(response, 3.0), jaxdp.renyi(same, 3.0), rtol=1e-12)
@@ -216,9 +216,9 @@ def test_coupling_bound():
         (lambda: amp.mixing_coefficients([[0.5, 0.6], [0.5, 0.5]]), "kernel"),
         (lambda: amp.mixing_coefficients([[1.0, 0.0]], steps=2), "square"),
         (lambda: amp.kernel_power(np.eye(2), -1), "steps"),
-        (lambda: amp.FinitePair([0.5, 0.5], [1.0]), "same length"),
-        (lambda: amp.FinitePair([0.5, 0.4], [0.5, 0.5]), "sum to 1"),
-        (lambda: amp.PostProcessed(amp.FinitePair([1.0], [1.0]), np.eye(2)), "rows"),
+        (lambda: jaxdp.FinitePair([0.5, 0.5], [1.0]), "same length"),
+        (lambda: jaxdp.FinitePair([0.5, 0.4], [0.5, 0.5]), "sum to 1"),
+        (lambda: jaxdp.PostProcessed(jaxdp.FinitePair([1.0], [1.0]), np.eye(2)), "rows"),
         (lambda: amp.Doeblin(0.5).power(0.5), "steps"),
         (lambda: amp.coupling_bound(np.eye(2) / 2, [0.5, 0.5], np.eye(2), 1.0), "alpha"),
     ],
@@ -241,7 +241,7 @@ def test_traced_bad_input_is_never_a_small_number():
     bad = jnp.array([[0.5, 0.9], [0.5, 0.5]])
     assert np.isnan(jax.jit(lambda k: amp.mixing_coefficients(k).doeblin.gamma)(bad))
     assert np.isnan(
-        jax.jit(lambda p: jaxdp.delta(amp.FinitePair(p, jnp.array([0.5, 0.5])), 0.1))(bad[0])
+        jax.jit(lambda p: jaxdp.delta(jaxdp.FinitePair(p, jnp.array([0.5, 0.5])), 0.1))(bad[0])
     )
 
 
@@ -281,17 +281,18 @@ def test_float32_callers_get_upper_bounds():
 
 def test_subnormal_probabilities():
     """Breaks when a probability below 2e-308 is taken for 0, as XLA's arithmetic takes it."""
-    pair = amp.FinitePair([0.5, 0.5], [5e-324, 1.0])
+    pair = jaxdp.FinitePair([0.5, 0.5], [5e-324, 1.0])
     log_least = -1074 * np.log(2.0)
     close(jaxdp.epsilon(pair, 0.0), np.log(0.5) - log_least)
     close(jaxdp.renyi(pair, np.inf), np.log(0.5) - log_least)
     kl = 0.5 * (np.log(0.5) - log_least) + 0.5 * np.log(0.5)
     np.testing.assert_allclose(jaxdp.renyi(pair, 1.0), kl, rtol=1e-12)
-    lost = amp.FinitePair([5e-324, 1.0], [0.0, 1.0])
+    lost = jaxdp.FinitePair([5e-324, 1.0], [0.0, 1.0])
     np.testing.assert_allclose(jaxdp.log_delta(lost, 3.0), log_least, rtol=1e-14)
     assert float(jaxdp.epsilon(lost, 0.0)) == np.inf
     # products of the probabilities lie below every float64
-    after = amp.PostProcessed(amp.FinitePair([2e-200, 1.0], [1e-200, 1.0]), [[1e-200, 1.0], [0, 1]])
+    pair = jaxdp.FinitePair([2e-200, 1.0], [1e-200, 1.0])
+    after = jaxdp.PostProcessed(pair, [[1e-200, 1.0], [0, 1]])
     close(jaxdp.epsilon(after, 0.0), np.log(2.0))
     worst = jaxdp.ApproximateDP(1.0, 1e-310)
     np.testing.assert_allclose(jaxdp.log_delta(worst, [1.0, 5.0]), np.log(1e-310), rtol=1e-12)
@@ -315,7 +316,7 @@ def test_derivatives_at_ties_and_at_order_one():
     slope = jax.grad(lambda k: amp.mixing_coefficients(k).dobrushin.gamma)(kernel)
     # K(x, y)/sum K(x): the slope of a row's share, of the one or of the other pair of rows
     np.testing.assert_allclose(np.abs(slope), [[0.25, 0.75], [0.75, 0.25]], rtol=1e-9)
-    pair = amp.FinitePair([0.2, 0.8], [0.4, 0.6])
+    pair = jaxdp.FinitePair([0.2, 0.8], [0.4, 0.6])
     loss, p = np.log([0.5, 4 / 3]), np.array([0.2, 0.8])
     half_variance = 0.5 * (p @ loss**2 - (p @ loss) ** 2)
     slope = jax.grad(lambda a: jaxdp.renyi(pair, a, direction="remove"))(1.0)
