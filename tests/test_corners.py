@@ -155,6 +155,16 @@ def test_narrow_bulks_keep_their_tails():
     assert low[-1] <= 1.828237 <= high[-1]
 
 
+def test_isolated_atoms_keep_the_smaller_ones_beyond():
+    """Breaks where the law below lets an atom between two nodes cost the rare atoms that follow."""
+    q = np.array([5.14969836e-4, 6.40096612e-4, 7.14649633e-2])
+    steps, delta = np.array([52.0, 1082.0, 8.0]), np.array([5.726e-9, 1.24878e-7, 4.519e-11])
+    m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.DiscreteGaussian(1.0), q), steps)
+    low, high = jaxdp.epsilon_bounds(m, delta, direction="remove")
+    assert np.all(low <= high)
+    assert np.max((high - low) / high) < 4e-3
+
+
 def test_few_steps_and_small_answers_are_bracketed_narrowly():
     """Breaks where the law below keeps much of a tilted law in an atom at its last node, loses a
     bulk just under a node, or begins with dust; and where blocks are off the one lattice.

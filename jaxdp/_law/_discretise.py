@@ -46,9 +46,14 @@ factor of about eight. Three places need more:
   E_j >= (s(a) (x_{j+1} - x_j) - C_w(x_{j+1}) (a - x_j)) / (x_{j+1} - a).
 * Between isolated atoms E must not fall back to 0 (it would be convex where there is no mass), so
   on empty stretches it follows the line between the neighbouring values.
+* A steep cell, before a gap: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the
+  one before). With E_{j+1} >= s_j most of what comes would be lost. With a at the share t of the
+  cell, (1 - t) E_j >= s(a) at the two means is enough, whatever E_{j+1} >= 0 is. So the atom moves
+  to its left node, and the line of E to the next atom starts from 0 there, not from x_{j+1}: mass
+  that goes to the next atom makes up for what this one has lost.
 * Where the second differences of E still exceed w, a few sweeps raise E (which keeps E >= s).
 * Whatever is left. phi is given by its slopes, the survival masses of the cells,
-  G_j = Q_w{X > x_j} + (E_{j+1} - E_j) / (x_{j+1} - x_j). A cell for which none of the three
+  G_j = Q_w{X > x_j} + (E_{j+1} - E_j) / (x_{j+1} - x_j). A cell for which none of these
   conditions holds gets G_j <= Q{X > x_{j+1}}, the slope of C at its right end, so phi <= C there by
   convexity. A running minimum of max(G, 0) from below makes phi convex; it only lowers
   phi(a) = int_a^inf G (where G < 0 was first met, E <= C_w says phi >= 0, so cutting the rest to 0
@@ -75,7 +80,7 @@ EMPTY = 1e-14
 _SWEEPS = 24
 _PART = 0.5  # of an atom, given to lift another
 _NEAR = 0.02  # of a cell, an atom from its node
-_SHARE = 1e-3  # of a curve, that E may take; of a mass, that is next to nothing
+_MUCH, _SHARE = 0.5, 1e-3  # of a curve, that E may not take; of a mass, next to nothing
 _ROUNDED = 2.0**-30  # of E, what rounding might take for it
 _NOISE = 2.0**-49  # of a difference of masses, relative to them
 
@@ -277,16 +282,17 @@ def _lifted(halves: HalfCells, span: jax.Array, ratio: jax.Array, allowance: flo
 
 
 def _steep(mass: jax.Array, sag: jax.Array, call: jax.Array, empty: jax.Array) -> jax.Array:
-    """Cells beyond which there is next to nothing for a while, and after that much less mass.
+    """Cells before a gap whose E would take much of what comes after it (see the module).
 
-    E of such a cell would take most of the curve of what comes after it, or all.
+    That is half of its curve, or a thousandth where what is left on this side is next to nothing.
     """
     none = jnp.zeros((1,), mass.dtype)
     follows = jnp.concatenate([mass[1:], none]) + jnp.concatenate([mass[2:], none, none])
     index = jnp.arange(mass.shape[0], dtype=jnp.int32)
     last = jnp.max(jnp.where(empty[1:], jnp.int32(0), index))
-    alone = (sag > _SHARE * call) & (follows <= _SHARE * mass)
-    return (alone | (sag > _PART * call)) & (index + 2 < last)
+    much = (sag > _MUCH * call) | ((sag > _SHARE * call) & (follows <= _SHARE * mass))
+    gap = jnp.concatenate([empty[2:], none > 0.0])
+    return much & gap & (index + 2 < last)
 
 
 def _sag(

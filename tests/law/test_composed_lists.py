@@ -38,7 +38,7 @@ def test_hundreds_of_gaussians_are_one_gaussian():
     got, want = (float(jaxdp.epsilon(m, 1e-5, method=jaxdp.Analytic())) for m in (many, one))
     assert want * (1 - 1e-12) <= got <= want * (1 + 1e-11)
     far = jaxdp.Composed([jaxdp.Gaussian(s) for s in (1e-200, 1e-200, 1e-201, 1e-202)])
-    assert np.isfinite(float(jaxdp.renyi(far, 1.0))) or float(jaxdp.renyi(far, 1.0)) == np.inf
+    assert float(jaxdp.renyi(far, 1.0)) == np.inf  # beyond every float64, and not nan
     small = jaxdp.Composed([jaxdp.Gaussian(1e200)] * 4)
     assert float(jaxdp.advantage(small)) == pytest.approx(2 * 0.3989422804e-200, rel=1e-6)
 

@@ -4,8 +4,6 @@ Against closed forms (composed Gaussians), exact enumeration (failures, sampled 
 pairs, an allocation), Rényi divergences, and laws from below.
 """
 
-import time
-
 import jax
 import mpmath as mp
 import numpy as np
@@ -64,21 +62,13 @@ def test_dp_sgd_is_bracketed_and_never_looser_than_renyi():
         jaxdp.tradeoff(m, RATES[::20], method=jaxdp.Renyi((1.5, 2.0, 4.0, 8.0, 16.0)))
     )
     assert np.all(got[::20] >= renyi)
-    assert got[150] > renyi[-5:].max() or np.any(got[::20] > renyi + 0.01)
+    assert np.max(got[::20] - renyi) > 0.01
     below = jaxdp.privacy_loss(m, delta=np.array([1e-2, 1e-5]), side="lower")
     most = np.min([below.tradeoff(RATES[:, None], direction=d) for d in ("remove", "add")], axis=0)
     most = most.min(-1)
     assert np.all(got <= most)
     np.testing.assert_allclose(got, most, rtol=2e-3, atol=1e-4)
     assert np.all(np.diff(got) <= 1e-12)
-
-
-def test_a_curve_of_200_points_takes_a_second():
-    """Breaks when every rate has laws of its own again (then it takes half a minute)."""
-    np.asarray(jaxdp.tradeoff(sgd(1.0), RATES))
-    start = time.perf_counter()
-    np.asarray(jaxdp.tradeoff(sgd(1.1), RATES))
-    assert time.perf_counter() - start < 5.0  # 0.4 s on an idle machine
 
 
 def test_an_allocation_of_two_steps_by_enumeration():
