@@ -184,7 +184,7 @@ def test_every_mechanism_is_tested():
     classes = {c for c in classes if c.__module__.startswith("jaxdp._mechanisms.")}
     mechanisms = {c for c in classes if issubclass(c, jaxdp.Mechanism)}
     # (schedules and mixtures, which hold vectors, and the abstract one have tests of their own)
-    own = {jaxdp.Schedule, jaxdp.GaussianMixture, jaxdp.CustomMechanism}
+    own = {jaxdp.Schedule, jaxdp.GaussianMixture, jaxdp.Mixture, jaxdp.CustomMechanism}
     assert mechanisms - own <= {type(m) for m in SAMPLES}
 
 
