@@ -116,32 +116,36 @@ def log_deltas(
     return tuple(jnp.where(m._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
 
 
-def _least(direction: Any, values: Callable[[Direction], jax.Array]) -> jax.Array:
-    """The larger of bounds from below over the directions, or that of a flag ("add" or not)."""
-    if not isinstance(direction, str):
-        return jnp.where(direction, values("add"), values("remove"))
-    if direction == "both":
-        return jnp.maximum(values("remove"), values("add"))
-    return values(direction)  # pyright: ignore[reportArgumentType]
+def _between(
+    m: Bracketed,
+    question: tuple[jax.Array | None, jax.Array | None],
+    sides: tuple[Side, ...],
+    ask: Callable[[Mechanism, tuple[Side, ...]], tuple[jax.Array, ...]],
+    tested: Callable[[jax.Array], jax.Array],
+) -> tuple[jax.Array, ...]:
+    """Above from what dominates m, below from the better of what is dominated and of tests."""
+    above, inside = m._above(*question), m._in_domain()
+    if m._is_exact():
+        values = ask(above, sides)
+    else:
+        values = []
+        for side in sides:
+            (value,) = ask(m._below(*question) if side < 0 else above, (side,))
+            values.append(tested(value) if side < 0 else value)
+    return tuple(jnp.where(inside, v, jnp.nan) for v in values)
 
 
 def _bracketed_log_deltas(
     m: Bracketed, epsilon: jax.Array, direction: Any, method: Method | None, sides: tuple[Side, ...]
 ) -> tuple[jax.Array, ...]:
-    """Above from what dominates m, below from the better of what is dominated and of tests."""
-    above, inside = m._above(epsilon, None), m._in_domain()
-    if m._is_exact():
-        values = log_deltas(above, epsilon, direction, method, sides)
-        return tuple(jnp.where(inside, v, jnp.nan) for v in values)
-    values = []
-    for side in sides:
-        other = m._below(epsilon, None) if side < 0 else above
-        (value,) = log_deltas(other, epsilon, direction, method, (side,))
-        if side < 0:
-            tested = _least(direction, lambda d: m._least_log_delta(epsilon, d))
-            value = jnp.maximum(value, tested)
-        values.append(jnp.where(inside, value, jnp.nan))
-    return tuple(values)
+    def tested(value: jax.Array) -> jax.Array:
+        least = _numerical.larger(direction, lambda d: m._least_log_delta(epsilon, d))
+        return jnp.maximum(value, least)
+
+    def ask(other: Mechanism, sides: tuple[Side, ...]) -> tuple[jax.Array, ...]:
+        return log_deltas(other, epsilon, direction, method, sides)
+
+    return _between(m, (epsilon, None), sides, ask, tested)
 
 
 def _bracketed_epsilons(
@@ -149,19 +153,15 @@ def _bracketed_epsilons(
 ) -> tuple[jax.Array, ...]:
     pure = delta == 0.0
     log_target = jnp.log(jnp.where(pure, 0.5, delta))
-    above, inside = m._above(None, log_target), m._in_domain()
-    if m._is_exact():
-        values = epsilons(above, delta, direction, method, sides)
-        return tuple(jnp.where(inside, v, jnp.nan) for v in values)
-    values = []
-    for side in sides:
-        other = m._below(None, log_target) if side < 0 else above
-        (value,) = epsilons(other, delta, direction, method, (side,))
-        if side < 0:
-            tested = _least(direction, lambda d: m._least_epsilon(log_target, d))
-            value = jnp.where(pure, value, jnp.maximum(value, tested))
-        values.append(jnp.where(inside, value, jnp.nan))
-    return tuple(values)
+
+    def tested(value: jax.Array) -> jax.Array:
+        least = _numerical.larger(direction, lambda d: m._least_epsilon(log_target, d))
+        return jnp.where(pure, value, jnp.maximum(value, least))
+
+    def ask(other: Mechanism, sides: tuple[Side, ...]) -> tuple[jax.Array, ...]:
+        return epsilons(other, delta, direction, method, sides)
+
+    return _between(m, (None, log_target), sides, ask, tested)
 
 
 def log_delta(

@@ -48,6 +48,15 @@ def _over(direction: Any, bounds: Callable[[Any], tuple[jax.Array, ...]]) -> tup
     return tuple(functools.reduce(jnp.maximum, side) for side in zip(*each, strict=True))
 
 
+def larger(direction: _law.AnyDirection, value: Callable[[Any], jax.Array]) -> jax.Array:
+    """The value of a direction, or of both: the larger; of a flag, "add" or not: that one."""
+    if not isinstance(direction, str):
+        return jnp.where(direction, value("add"), value("remove"))
+    if direction != "both":
+        return value(direction)
+    return jnp.maximum(value("remove"), value("add"))
+
+
 def _with_tables(
     m: Mechanism,
     direction: _law.AnyDirection,

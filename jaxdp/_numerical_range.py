@@ -28,6 +28,7 @@ A count between integers is interpolated (for gradients).
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -95,21 +96,14 @@ def log_delta(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """As `_numerical.log_delta`."""
-    optimal = _optimal(m)
-
-    def one(side: int) -> jax.Array:
-        known = None if optimal is None else optimal.log_delta(epsilon, side)
-        if side > 0:
-            best = _either(direction, lambda d: _renyi(m, epsilon, d))
-            if known is not None:
-                return jnp.minimum(best, known)
-        asked = m if side > 0 else attained(m)
-        (value,) = _numerical.log_delta(asked, epsilon, direction, (side,), grid_size)
-        if side > 0:
-            return jnp.minimum(value, best)
-        return value if known is None else jnp.maximum(value, known)
-
-    return tuple(one(side) for side in sides)
+    return _best(
+        m,
+        direction,
+        sides,
+        lambda optimal, side: optimal.log_delta(epsilon, side),
+        lambda d: _renyi(m, epsilon, d),
+        lambda asked, side: _numerical.log_delta(asked, epsilon, direction, (side,), grid_size),
+    )
 
 
 def epsilon(
@@ -120,18 +114,33 @@ def epsilon(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """As `_numerical.epsilon`."""
+    return _best(
+        m,
+        direction,
+        sides,
+        lambda optimal, side: optimal.epsilon(log_target, side),
+        lambda d: _renyi_epsilon(m, log_target, d),
+        lambda asked, side: _numerical.epsilon(asked, log_target, direction, (side,), grid_size),
+    )
+
+
+def _best(
+    m: Mechanism,
+    direction: Any,
+    sides: tuple[int, ...],
+    read: Callable[["_Optimal", int], jax.Array],
+    renyi: Callable[[Any], jax.Array],
+    ask: Callable[[Mechanism, int], tuple[jax.Array, ...]],
+) -> tuple[jax.Array, ...]:
+    """The best of the bounds known: of Rényi's, the engine's, and the optimal composition's."""
     optimal = _optimal(m)
 
     def one(side: int) -> jax.Array:
-        known = None if optimal is None else optimal.epsilon(log_target, side)
+        known = None if optimal is None else read(optimal, side)
         if side > 0:
-            best = _either(direction, lambda d: _renyi_epsilon(m, log_target, d))
-            if known is not None:
-                return jnp.minimum(best, known)
-        asked = m if side > 0 else attained(m)
-        (value,) = _numerical.epsilon(asked, log_target, direction, (side,), grid_size)
-        if side > 0:
-            return jnp.minimum(value, best)
+            best = _numerical.larger(direction, renyi)
+            return jnp.minimum(best, ask(m, side)[0] if known is None else known)
+        value = ask(attained(m), side)[0]
         return value if known is None else jnp.maximum(value, known)
 
     return tuple(one(side) for side in sides)
@@ -145,15 +154,6 @@ def _renyi(m: Mechanism, epsilon: jax.Array, direction: Any) -> jax.Array:
 def _renyi_epsilon(m: Mechanism, log_target: jax.Array, direction: Any) -> jax.Array:
     bound = _curve.renyi_epsilon(m, log_target, direction)
     return jnp.minimum(bound, _curve.largest_loss(m, direction))
-
-
-def _either(direction: _law.AnyDirection, value: Any) -> jax.Array:
-    """The value of a direction, or of both: the larger; of a flag, "add" or not: that one."""
-    if not isinstance(direction, str):
-        return jnp.where(direction, value("add"), value("remove"))
-    if direction != "both":
-        return value(direction)
-    return jnp.maximum(value("remove"), value("add"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -304,6 +304,20 @@ def require_mechanism(name: str, value: Any, whole: bool = False) -> None:
         raise TypeError(f"{name} must not be a {kind}: take its majorant(delta), got {value!r}")
 
 
+def require_mechanisms(value: Any) -> tuple[Mechanism, ...]:
+    """The mechanisms of a combinator: some, for the same neighbours."""
+    if isinstance(value, Mechanism) or not isinstance(value, Iterable):
+        got = _checks.shown(value)
+        raise TypeError(f"mechanisms must be a sequence of jaxdp mechanisms, got {got}")
+    mechanisms = tuple(value)
+    if not mechanisms:
+        raise ValueError("mechanisms must not be empty")
+    for i, m in enumerate(mechanisms):
+        require_mechanism(f"mechanisms[{i}]", m)
+    common_neighbours(mechanisms)
+    return mechanisms
+
+
 def common_neighbours(mechanisms: Iterable[Mechanism]) -> str | None:
     """What all the mechanisms are for; ValueError if they are for different neighbours."""
     found = {m.neighbours: m for m in mechanisms if m.neighbours is not None}

@@ -1,7 +1,7 @@
 """Adaptive composition: mechanisms whose losses add up."""
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -16,6 +16,7 @@ from jaxdp._mechanisms._base import (
     common_neighbours,
     mechanism,
     require_mechanism,
+    require_mechanisms,
 )
 from jaxdp._mechanisms._steps import log_any_failure, log_hazard, stacked, terms_of_steps
 
@@ -91,15 +92,7 @@ class Composed(Composition):
     mechanisms: Sequence[Mechanism]
 
     def __post_init__(self) -> None:
-        if isinstance(self.mechanisms, Mechanism) or not isinstance(self.mechanisms, Iterable):
-            got = _checks.shown(self.mechanisms)
-            raise TypeError(f"mechanisms must be a sequence of jaxdp mechanisms, got {got}")
-        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
-        if not self.mechanisms:
-            raise ValueError("mechanisms must not be empty")
-        for i, m in enumerate(self.mechanisms):
-            require_mechanism(f"mechanisms[{i}]", m)
-        common_neighbours(self.mechanisms)
+        object.__setattr__(self, "mechanisms", require_mechanisms(self.mechanisms))
 
     def _in_domain(self) -> jax.Array:
         inside = [jnp.all(m._in_domain()) for m, _ in stacked(self.mechanisms)]

@@ -1,6 +1,6 @@
 """A mechanism chosen at random, the choice known: the law of its ratio is a mixture of laws."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -17,7 +17,7 @@ from jaxdp._mechanisms._base import (
     Mechanism,
     common_neighbours,
     mechanism,
-    require_mechanism,
+    require_mechanisms,
 )
 from jaxdp._mechanisms._curve import canonical_terms, log_curve, single
 from jaxdp._mechanisms._sampling import PoissonSampled
@@ -70,15 +70,7 @@ class Mixture(Base):
     _core_ndims: ClassVar = {"weights": 1}
 
     def __post_init__(self) -> None:
-        if isinstance(self.mechanisms, Mechanism) or not isinstance(self.mechanisms, Iterable):
-            got = _checks.shown(self.mechanisms)
-            raise TypeError(f"mechanisms must be a sequence of jaxdp mechanisms, got {got}")
-        object.__setattr__(self, "mechanisms", tuple(self.mechanisms))
-        if not self.mechanisms:
-            raise ValueError("mechanisms must not be empty")
-        for i, m in enumerate(self.mechanisms):
-            require_mechanism(f"mechanisms[{i}]", m)
-        common_neighbours(self.mechanisms)
+        object.__setattr__(self, "mechanisms", require_mechanisms(self.mechanisms))
         Mechanism.__post_init__(self)
         shape = np.shape(self.weights)
         if not shape or shape[-1] != len(self.mechanisms):
