@@ -162,17 +162,25 @@ def excess_over_target(
     direction: str | jax.Array,
     method: Method | None = None,
     estimate: bool = False,
+    aimed: bool = False,
 ) -> jax.Array:
     """F <= 0 exactly where m is certified to meet the target, with a margin for re-evaluation.
 
     log(-log delta_target) - log(-log delta): nearly linear in the log of a noise scale. For pure
     DP (delta = 0), the log of the max loss over epsilon. nan outside a mechanism's domain. The
-    numerical method has an estimate of F, to begin a search with.
+    numerical method has an estimate of F, to begin a search with; aimed (`_answers.has_aim`), F is
+    positive as well where the bound on epsilon at delta, as its user asks for it, is too large.
     """
     chosen = _answers.resolve(_require_mechanism(m), method)
     pure = delta == 0.0
+    met = jnp.asarray(True)
+    off = jnp.zeros(())
     if estimate:
         log_delta = _answers.log_delta_estimate(m, epsilon, direction)
+    elif aimed:
+        target = jnp.where(pure, 0.5, delta)
+        log_delta, found = _answers.aimed(m, epsilon, target, direction, method)
+        met, off = _within(jax.lax.stop_gradient(found), epsilon)
     else:
         log_delta = _answers.log_delta(m, epsilon, direction, method)
     uncertain = log_delta >= 0.0  # delta = 1
@@ -181,19 +189,25 @@ def excess_over_target(
         -jnp.where(uncertain | slack, -1.0, log_delta)
     )
     curve = jnp.where(slack, -jnp.inf, curve + margin(chosen))
+    curve = jnp.where(met | (curve > 0.0), curve, jnp.clip(off, 1e-12, 1.0))
     worst = _answers.max_loss(m, direction)
     least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
     return jnp.where(pure, least + _MARGINS[Analytic], jnp.where(uncertain, jnp.inf, curve))
+
+
+def _within(found: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Whether a bound on epsilon is within its target, and the log of how far it is off."""
+    aim = epsilon * (1.0 - 1e-11)
+    off = jnp.log(jnp.maximum(found, 1e-300)) - jnp.log(jnp.maximum(aim, 1e-300))
+    return found <= aim, jnp.where(aim > 0.0, off, jnp.inf)
 
 
 def _epsilon_excess(m, epsilon, delta, direction, method):
     """<= 0 where the bound on epsilon at delta is within the target, as its user will check."""
     pure = delta == 0.0
     found = _answers.epsilons(m, jnp.where(pure, 0.5, delta), direction, method, (1,))[0]
-    aim = epsilon * (1.0 - 1e-11)
-    off = jnp.log(jnp.maximum(found, 1e-300)) - jnp.log(jnp.maximum(aim, 1e-300))
-    met = pure | (found <= aim)
-    return jnp.where(met, 0.0, jnp.where(aim > 0.0, jnp.maximum(off, 1e-12), jnp.inf))
+    met, off = _within(found, epsilon)
+    return jnp.where(pure | met, 0.0, jnp.maximum(off, 1e-12))
 
 
 def margin(method: Method) -> float:
@@ -272,12 +286,14 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
 
     def excess(log_value, target=(epsilon, delta), rest=args, way=direction, estimate=False):
         m = build(jnp.exp(log_value), *rest)
-        return excess_over_target(m, target[0], target[1], way, method, estimate)
+        aimed = aims and not estimate
+        return excess_over_target(m, target[0], target[1], way, method, estimate, aimed)
 
     constants = jax.lax.stop_gradient(((epsilon, delta), args))
     lowest = _require_mechanism(build(jnp.exp(low), *args))
     chosen = _answers.resolve(lowest, method)
     numerical = isinstance(chosen, Numerical)
+    aims = _answers.has_aim(lowest, chosen)
 
     def fixed(log_value):
         return excess(log_value, *constants)
@@ -309,7 +325,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         begin = jnp.where(jnp.isfinite(near), near, begin)
         if split:
             parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), worse)
-    if not isinstance(chosen, Analytic):
+    if not (aims or isinstance(chosen, Analytic)):
 
         def check(y):
             m = build(jnp.exp(sign * y), *constants[1])

@@ -171,6 +171,32 @@ def log_delta(
     return log_deltas(m, epsilon, direction, method, (1,))[0]
 
 
+def has_aim(m: Mechanism, method: Method) -> bool:
+    """Whether `aimed` answers for m by this method."""
+    plain = not isinstance(m, Bracketed) and isinstance(method, Numerical)
+    return plain and not _numerical_range.has_range(m) and _numerical.has_aim(m)
+
+
+def aimed(
+    m: Mechanism,
+    epsilon: jax.Array,
+    delta: jax.Array,
+    direction: str | jax.Array,
+    method: Method | None,
+) -> tuple[jax.Array, jax.Array]:
+    """Upper bounds of one law: log delta at epsilon >= 0, epsilon at delta > 0; see `has_aim`.
+
+    The second is what `epsilons` answers, at the cost of one of both.
+    """
+    chosen = resolve(m, method)
+    size = chosen.grid_size if isinstance(chosen, Numerical) else None
+    both = isinstance(direction, str) and direction == "both"
+    way = "remove" if both and m._symmetric() else direction
+    found = _numerical.aimed(m, epsilon, jnp.log(delta), way, size)
+    log_delta, least = (jnp.where(m._in_domain(), value, jnp.nan) for value in found)
+    return log_delta, least
+
+
 def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str | jax.Array) -> jax.Array:
     """log delta to a few percent by a saddle point: a start for searches, no bound.
 

@@ -251,6 +251,26 @@ def epsilon(
     )
 
 
+def has_aim(m: Mechanism) -> bool:
+    """Whether `aimed` answers for m: steps with laws of their own, composed."""
+    return not (has_tables(m) or holds_average(m))
+
+
+def aimed(
+    m: Mechanism,
+    epsilon: jax.Array,
+    log_delta: jax.Array,
+    direction: _law.AnyDirection,
+    grid_size: int | None,
+) -> tuple[jax.Array, jax.Array]:
+    """Bounds above from one law: (log delta at epsilon >= 0, epsilon at log_delta)."""
+    terms = terms_of(m)
+    size = grid_size or _default_size(terms, (1,))
+    return _law.aimed_bounds(
+        terms, epsilon, log_delta, direction=direction, size=size, ends=_ends(m)
+    )
+
+
 def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: _law.AnyDirection) -> jax.Array:
     """log delta to a few percent, no bound."""
     aim = _aim(m, epsilon)

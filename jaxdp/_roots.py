@@ -41,13 +41,17 @@ class Parts(NamedTuple):
 
 
 def _secant(s: _State, value: jax.Array) -> jax.Array:
-    """The slope through the last two points, unless they lie too near or it turns the other way."""
+    """The slope through the last two points, unless they lie too near or it turns the other way.
+
+    It changes by a factor of 4 at most: two points may say little, but they say it again.
+    """
     before, value_before = s.last
     run = s.x - before
     secant = (value - value_before) / jnp.where(run != 0.0, run, 1.0)
     far = jnp.abs(run) > _SECANT_RUN * jnp.maximum(jnp.abs(s.x), 1.0)
-    usable = far & (secant / s.slope > 0.25) & (secant / s.slope < 4.0)
-    return jnp.where(usable, secant, s.slope)
+    ratio = secant / s.slope
+    usable = far & (ratio > 0.0) & jnp.isfinite(ratio)
+    return s.slope * jnp.where(usable, jnp.clip(ratio, 0.25, 4.0), 1.0)
 
 
 def _search(

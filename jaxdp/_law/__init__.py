@@ -1,5 +1,6 @@
 """The likelihood-ratio engine."""
 
+from jaxdp._law._aimed import aimed_bounds as aimed_bounds
 from jaxdp._law._loss_law import loss_law as loss_law
 from jaxdp._law._query import cap_epsilons as cap_epsilons
 from jaxdp._law._query import cap_log_deltas as cap_log_deltas
