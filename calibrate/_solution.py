@@ -46,6 +46,8 @@ class Solution:
       value: the parameter, rounded to the side of more privacy; nan unless status is 0 or 2.
       epsilon: the target epsilon; the built mechanism is (epsilon, delta)-DP.
       delta: certified upper bound on the built mechanism's delta at epsilon, <= the target.
+        (Of a composition it is read from the law that answers `jaxdp.epsilon` at delta;
+        `jaxdp.delta` plans another one for epsilon, whose bound may be a little larger.)
       status: `calibrate.Status` as int32.
       shortfall: what the infeasible targets miss, in which direction (`calibrate.Shortfall`); None
         where there are none, and under a transformation.

@@ -42,10 +42,11 @@ def solve(
 
     Newton's method on log(-log delta) against log(value), safeguarded by bisection, in either
     direction of monotonicity (noise scales, where privacy rises; sampling probabilities or step
-    counts, where it falls). The value returned was itself evaluated and certified, and lies
-    within 1e-9 (relative, x64) of the boundary of the certified curve, within about 1e-6 of it
-    where that is numerical. Targets and args broadcast elementwise; works
-    under jit, vmap and grad, with implicit derivatives with respect to epsilon, delta and args.
+    counts, where it falls). The value returned was itself evaluated and certified, so that
+    `jaxdp.epsilon(build(value, *args), delta)` is at most epsilon, and lies within 1e-9 (relative,
+    x64) of the boundary of the certified curve, within about 1e-5 of it where that is numerical.
+    Targets and args broadcast elementwise; works under jit, vmap and grad, with implicit
+    derivatives with respect to epsilon, delta and args.
 
     Args:
       build: (value, *args) -> mechanism. Pass what varies through args, not through a closure.

@@ -1,7 +1,28 @@
-"""Products and quotients rounded up: what is stated as a largest loss may not lie below it."""
+"""Rounding to the safe side: products and quotients in 64 bits, and answers that go to 32."""
+
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+
+Rounding = Literal["up", "down", "nearest"]
+
+
+def rounded(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
+    """Cast to dtype; to 32 bits on the stated side, keeping clear of subnormals (flushed to 0)."""
+    if dtype == jnp.float64 or rounding == "nearest":
+        return value.astype(dtype)
+    if rounding == "down":
+        return 0.0 - rounded(-value, "up", dtype)
+    info = jnp.finfo(dtype)
+    cast = value.astype(dtype)
+    up = jnp.where(
+        cast.astype(jnp.float64) < value, jnp.nextafter(cast, jnp.asarray(jnp.inf, dtype)), cast
+    )
+    up = jnp.where(value < -float(info.max), jnp.asarray(-info.max, dtype), up)
+    up = jnp.where(jnp.isneginf(value), jnp.asarray(-jnp.inf, dtype), up)
+    up = jnp.where((value > 0.0) & (value < float(info.tiny)), jnp.asarray(info.tiny, dtype), up)
+    return jnp.where((value <= 0.0) & (value > -float(info.tiny)), jnp.zeros((), dtype), up)
 
 
 def exact_product(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +27,8 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
 from jaxdp import _devices, _special_subnormal
-
-Rounding = Literal["up", "down", "nearest"]
+from jaxdp._rounding import Rounding as Rounding
+from jaxdp._rounding import rounded as rounded
 
 # Up to this many scalar inputs the Jacobian is formed in forward mode; beyond it in reverse.
 _FORWARD_MODE_INPUTS = 12
@@ -86,23 +86,6 @@ class _Job:
     chunk: int | None
     differentiable: bool
     quick: bool = False
-
-
-def rounded(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
-    """Cast to dtype; to 32 bits on the stated side, keeping clear of subnormals (flushed to 0)."""
-    if dtype == jnp.float64 or rounding == "nearest":
-        return value.astype(dtype)
-    if rounding == "down":
-        return 0.0 - rounded(-value, "up", dtype)
-    info = jnp.finfo(dtype)
-    cast = value.astype(dtype)
-    up = jnp.where(
-        cast.astype(jnp.float64) < value, jnp.nextafter(cast, jnp.asarray(jnp.inf, dtype)), cast
-    )
-    up = jnp.where(value < -float(info.max), jnp.asarray(-info.max, dtype), up)
-    up = jnp.where(jnp.isneginf(value), jnp.asarray(-jnp.inf, dtype), up)
-    up = jnp.where((value > 0.0) & (value < float(info.tiny)), jnp.asarray(info.tiny, dtype), up)
-    return jnp.where((value <= 0.0) & (value > -float(info.tiny)), jnp.zeros((), dtype), up)
 
 
 def _split_shape(leaf: Any, core_ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
