@@ -23,7 +23,7 @@ _NUMERICAL_TOLERANCE, _ESTIMATE_TOLERANCE = 1e-6, 1e-3
 # tolerance (closed forms), or epsilon read from another tilt of the numerical law, stays private.
 _MARGINS = {Analytic: 1e-11, Renyi: 1e-11, Numerical: 2e-5}
 _PROBES, _PROBE_BITS = 24, 5
-_PROBE_RUN = 0.05
+_PROBE_RUN, _PROBE_FAR = 0.05, 1.0
 _CHUNK = 16384  # targets at a time where the curve is a closed form
 
 
@@ -229,7 +229,8 @@ def _probe(excess, low, high, differences):
 
     The first point with a usable slope; where there is none (delta is 0 or 1 wherever one looks),
     between the last point that misses the target and the first that meets it.
-    For an estimate differences will do, and take half the time to compile.
+    For an estimate differences will do, and take half the time to compile. An estimate off by
+    more than it changes nearby may turn the wrong way: which way privacy rises, far points say.
 
     Returns: whether there is such a point, the point, the slope; whether all points meet it.
     """
@@ -237,9 +238,15 @@ def _probe(excess, low, high, differences):
     def value_and_slope(x):
         if not differences:
             return jax.jvp(excess, (x,), (jnp.ones_like(x),))
-        run = jnp.minimum(_PROBE_RUN, 0.5**_PROBE_BITS * (high - low))
-        value = jax.vmap(excess)(jnp.stack([x - 0.5 * run, x + 0.5 * run]))
-        return value[0], (value[1] - value[0]) / run
+        run, far = (
+            jnp.minimum(most, 0.5**_PROBE_BITS * (high - low)) for most in (_PROBE_RUN, _PROBE_FAR)
+        )
+        points = jnp.stack([x - 0.5 * run, x + 0.5 * run, x - far, x + far])
+        before, after, left, right = jax.vmap(excess)(points)
+        slope, wide = (after - before) / run, (right - left) / (2.0 * far)
+        turned = jnp.where(left > right, slope > 0.0, (left < right) & (slope < 0.0))
+        wide = jnp.where(jnp.isfinite(wide), wide, jnp.where(left > right, -1.0, 1.0))
+        return before, jnp.where(turned, wide, slope)
 
     def body(state):
         index, *_, met, missed = state
