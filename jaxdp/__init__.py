@@ -24,7 +24,9 @@ Example:
 from jaxdp._allocation import Estimate as Estimate
 from jaxdp._allocation import RandomAllocation as RandomAllocation
 from jaxdp._allocation import Shuffled as Shuffled
+from jaxdp._allocation import cyclic_poisson_sampled as cyclic_poisson_sampled
 from jaxdp._allocation import estimate_delta as estimate_delta
+from jaxdp._allocation import min_sep_sampled as min_sep_sampled
 from jaxdp._amplification import ConstantNoisyIteration as ConstantNoisyIteration
 from jaxdp._amplification import Diffusion as Diffusion
 from jaxdp._amplification import Dobrushin as Dobrushin
@@ -71,6 +73,7 @@ from jaxdp._mechanisms import Laplace as Laplace
 from jaxdp._mechanisms import Mechanism as Mechanism
 from jaxdp._mechanisms import Mixture as Mixture
 from jaxdp._mechanisms import OrnsteinUhlenbeck as OrnsteinUhlenbeck
+from jaxdp._mechanisms import Parallel as Parallel
 from jaxdp._mechanisms import PermuteAndFlip as PermuteAndFlip
 from jaxdp._mechanisms import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms import PoissonSampledGroup as PoissonSampledGroup
@@ -146,6 +149,7 @@ __all__ = [
     "PostProcessed",
     "Composed",
     "Mixture",
+    "Parallel",
     "Repeated",
     "Schedule",
     "PoissonSampled",
@@ -155,6 +159,8 @@ __all__ = [
     "FixedSizeSampled",
     "FixedSizeGroup",
     "fixed_size_sampled",
+    "cyclic_poisson_sampled",
+    "min_sep_sampled",
     "GaussianMixture",
     "RandomAllocation",
     "MatrixMechanism",
