@@ -278,11 +278,16 @@ def _epsilon_delta(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
 
 
 def _selection(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
-    """Its epsilon is for whichever neighbours are meant."""
+    """The exponential mechanism's epsilon is for whichever neighbours are meant.
+
+    That of permute-and-flip is not, as that of the Laplace noise in whose place it stands.
+    """
+    named = type(event).__name__ == "PermuteAndFlipDpEvent"
+    if named:
+        _require(event, relation, *_ZEROED)
     epsilon = _number(event, "epsilon", _checks.NON_NEGATIVE_OR_INF)
     if epsilon < _TINY or math.isinf(epsilon):
         return EVERYTHING if epsilon > 1.0 else NOTHING
-    named = type(event).__name__ == "PermuteAndFlipDpEvent"
     return (PermuteAndFlip if named else ExponentialMechanism)(epsilon)
 
 
