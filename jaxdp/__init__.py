@@ -63,6 +63,7 @@ from jaxdp._matrix import MatrixMechanism as MatrixMechanism
 from jaxdp._mechanisms import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms import Brownian as Brownian
 from jaxdp._mechanisms import Composed as Composed
+from jaxdp._mechanisms import ConcentratedDP as ConcentratedDP
 from jaxdp._mechanisms import CustomMechanism as CustomMechanism
 from jaxdp._mechanisms import ExponentialMechanism as ExponentialMechanism
 from jaxdp._mechanisms import FixedSizeGroup as FixedSizeGroup
@@ -79,6 +80,7 @@ from jaxdp._mechanisms import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms import PoissonSampledGroup as PoissonSampledGroup
 from jaxdp._mechanisms import PoissonSampledReplaceOne as PoissonSampledReplaceOne
 from jaxdp._mechanisms import RandomizedResponse as RandomizedResponse
+from jaxdp._mechanisms import RepeatAndSelect as RepeatAndSelect
 from jaxdp._mechanisms import Repeated as Repeated
 from jaxdp._mechanisms import ReportNoisyMax as ReportNoisyMax
 from jaxdp._mechanisms import Schedule as Schedule
@@ -128,6 +130,7 @@ __all__ = [
     "Laplace",
     "RandomizedResponse",
     "ApproximateDP",
+    "ConcentratedDP",
     "Brownian",
     "OrnsteinUhlenbeck",
     "DiscreteGaussian",
@@ -142,6 +145,7 @@ __all__ = [
     "PermuteAndFlip",
     "ReportNoisyMax",
     "SparseVector",
+    "RepeatAndSelect",
     "AdditiveNoise",
     "CustomMechanism",
     "LossDistribution",

@@ -25,7 +25,6 @@ from jaxdp.interop._loss_distributions import (
     to_privacy_loss_distribution as to_privacy_loss_distribution,
 )
 
-
 _LAZY = {
     "AccountantConfig": ("jaxdp.interop._jax_privacy", "jax_privacy", "jax-privacy"),
     "OpacusAccountant": ("jaxdp.interop._opacus", "opacus", "opacus"),

@@ -180,16 +180,18 @@ class Accountant(dpa.PrivacyAccountant):
         """
         rates = np.asarray(false_positive_rates, np.float64)
         _checks.check("false_positive_rates", rates, _checks.PROBABILITY)
-        # (a rate 1 - x, rounded up)
-        found = np.minimum(np.nextafter(1.0 - self._misses(rates), 2.0), 1.0)
-        found = np.where(rates < found, found, rates)
+        if self._composed() is NOTHING:
+            return float(rates) if rates.ndim == 0 else rates
+        misses = self._misses(rates)
+        found = 1.0 - misses
+        # rounded up: 1 - found is exact where found >= 1/2, and found itself is elsewhere
+        found = np.where(1.0 - found > misses, np.nextafter(found, 2.0), found)
+        found = np.maximum(np.minimum(found, 1.0), rates)
         return float(found) if found.ndim == 0 else found
 
     def _misses(self, rates: np.ndarray) -> np.ndarray:
         """Bounds from below on the false negative rates at false positive rates."""
         m = self._composed()
-        if m is NOTHING:
-            return 1.0 - rates
         if m is EVERYTHING:
             return np.zeros_like(rates)
         with jax.enable_x64(True):

@@ -98,7 +98,7 @@ def test_transformations_and_calibration():
 
 
 def test_it_is_no_part_of_others():
-    """Breaks when a composition could assume that a record changes its part, or that it does not."""
+    """Breaks when a composition could leave open whether a record stays in its part."""
     m = jaxdp.Parallel([jaxdp.Gaussian(1.0), jaxdp.Laplace(1.0)])
     for make in (
         lambda: jaxdp.Repeated(m, 2),
