@@ -229,7 +229,7 @@ class Accountant(dpa.PrivacyAccountant):
             return math.inf
         misses = self._misses(rates)
         with jax.enable_x64(True):
-            mu = -special.ndtri(rates) - special.ndtri(misses)
+            mu = np.asarray(-special.ndtri(rates) - special.ndtri(misses))
         return max(float(np.max(mu)), 0.0)
 
 
