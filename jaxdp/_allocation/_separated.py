@@ -46,7 +46,8 @@ def cyclic_poisson_sampled(
         batch_size.
 
     Returns:
-      A mechanism: `PoissonSampled` or `TruncatedPoissonSampled`, repeated.
+      A mechanism: `PoissonSampled` or `TruncatedPoissonSampled`, repeated; for a known rate of 1
+      the mechanism itself.
 
     Raises:
       ValueError: for known arguments outside their domains, or one of batch_size and group_size
@@ -63,6 +64,9 @@ def cyclic_poisson_sampled(
     if (batch_size is None) != (group_size is None):
         raise ValueError("batch_size and group_size must be given together")
     if batch_size is None or group_size is None:
+        known = _checks.concrete("sampling_probability", sampling_probability)
+        if known is not None and np.all(known == 1.0):
+            return _times(mechanism, rounds)
         return _times(PoissonSampled(mechanism, sampling_probability), rounds)
     step = TruncatedPoissonSampled(mechanism, sampling_probability, batch_size, group_size)
     return _times(step, rounds)
