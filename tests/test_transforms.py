@@ -143,7 +143,7 @@ TABLE = (
     ),
     row(
         "min_sep_sampled",
-        lambda s, p, a: jaxdp.renyi(jaxdp.min_sep_sampled(jaxdp.Gaussian(s), p, 2, 3), a),
+        lambda s, p, a: jaxdp.renyi(jaxdp.min_sep_sampled(jaxdp.RandomizedResponse(s), p, 2, 3), a),
         (1.3, 0.2, 3.0),
         side=1,
     ),
