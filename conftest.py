@@ -11,6 +11,8 @@ import tempfile
 collect_ignore = [] if importlib.util.find_spec("dp_accounting") else ["jaxdp/interop"]
 if importlib.util.find_spec("jax_privacy") is None:
     collect_ignore.append("jaxdp/interop/_jax_privacy.py")
+if importlib.util.find_spec("opacus") is None:
+    collect_ignore.append("jaxdp/interop/_opacus.py")
 
 # Nearly all the suite's time is compilation, which XLA's older emitters do in half the time (their
 # programs are a third slower). With XLA_FLAGS set, if only to nothing, the suite runs as users do.

@@ -24,7 +24,9 @@ Example:
 from jaxdp._allocation import Estimate as Estimate
 from jaxdp._allocation import RandomAllocation as RandomAllocation
 from jaxdp._allocation import Shuffled as Shuffled
+from jaxdp._allocation import cyclic_poisson_sampled as cyclic_poisson_sampled
 from jaxdp._allocation import estimate_delta as estimate_delta
+from jaxdp._allocation import min_sep_sampled as min_sep_sampled
 from jaxdp._amplification import ConstantNoisyIteration as ConstantNoisyIteration
 from jaxdp._amplification import Diffusion as Diffusion
 from jaxdp._amplification import Dobrushin as Dobrushin
@@ -61,6 +63,7 @@ from jaxdp._matrix import MatrixMechanism as MatrixMechanism
 from jaxdp._mechanisms import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms import Brownian as Brownian
 from jaxdp._mechanisms import Composed as Composed
+from jaxdp._mechanisms import ConcentratedDP as ConcentratedDP
 from jaxdp._mechanisms import CustomMechanism as CustomMechanism
 from jaxdp._mechanisms import ExponentialMechanism as ExponentialMechanism
 from jaxdp._mechanisms import FixedSizeGroup as FixedSizeGroup
@@ -71,11 +74,13 @@ from jaxdp._mechanisms import Laplace as Laplace
 from jaxdp._mechanisms import Mechanism as Mechanism
 from jaxdp._mechanisms import Mixture as Mixture
 from jaxdp._mechanisms import OrnsteinUhlenbeck as OrnsteinUhlenbeck
+from jaxdp._mechanisms import Parallel as Parallel
 from jaxdp._mechanisms import PermuteAndFlip as PermuteAndFlip
 from jaxdp._mechanisms import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms import PoissonSampledGroup as PoissonSampledGroup
 from jaxdp._mechanisms import PoissonSampledReplaceOne as PoissonSampledReplaceOne
 from jaxdp._mechanisms import RandomizedResponse as RandomizedResponse
+from jaxdp._mechanisms import RepeatAndSelect as RepeatAndSelect
 from jaxdp._mechanisms import Repeated as Repeated
 from jaxdp._mechanisms import ReportNoisyMax as ReportNoisyMax
 from jaxdp._mechanisms import Schedule as Schedule
@@ -125,6 +130,7 @@ __all__ = [
     "Laplace",
     "RandomizedResponse",
     "ApproximateDP",
+    "ConcentratedDP",
     "Brownian",
     "OrnsteinUhlenbeck",
     "DiscreteGaussian",
@@ -139,6 +145,7 @@ __all__ = [
     "PermuteAndFlip",
     "ReportNoisyMax",
     "SparseVector",
+    "RepeatAndSelect",
     "AdditiveNoise",
     "CustomMechanism",
     "LossDistribution",
@@ -146,6 +153,7 @@ __all__ = [
     "PostProcessed",
     "Composed",
     "Mixture",
+    "Parallel",
     "Repeated",
     "Schedule",
     "PoissonSampled",
@@ -155,6 +163,8 @@ __all__ = [
     "FixedSizeSampled",
     "FixedSizeGroup",
     "fixed_size_sampled",
+    "cyclic_poisson_sampled",
+    "min_sep_sampled",
     "GaussianMixture",
     "RandomAllocation",
     "MatrixMechanism",

@@ -6,6 +6,7 @@ its bounds are larger ones of two.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxdp import _checks, _divergences, _law, _numerical, _numerical_range, _roots
 from jaxdp._allocation import _poisson
-from jaxdp._mechanisms import Bracketed, Direction, Mechanism, _curve
+from jaxdp._mechanisms import Alternatives, Bracketed, Composed, Direction, Mechanism, _curve
 from jaxdp._methods import (
     Analytic,
     Decomposition,
@@ -31,14 +32,24 @@ _UNSURE = 2.0**-44  # of a log probability of failure
 
 def structure(m: Mechanism) -> Mechanism:
     """m, or one of the structure of what answers for it: how many laws of which kinds."""
+    if isinstance(m, Alternatives):
+        return Composed([structure(part) for part in m.mechanisms])
     return m._structure() if isinstance(m, Bracketed) else m
 
 
 def resolve(m: Mechanism, method: Method | None) -> Method:
     """The method that answers for m: the closed form where it is exact, else the engine.
 
-    Shuffled reports have no one-step law: Rényi divergences, above only.
+    Shuffled reports have no one-step law: Rényi divergences, above only. Of alternatives each has
+    its own; this is then one that could answer for all.
     """
+    if isinstance(m, Alternatives):
+        each = [resolve(part, method) for part in m.mechanisms]
+        for kind in (Renyi, Numerical):
+            some = [chosen for chosen in each if isinstance(chosen, kind)]
+            if some:
+                return some[0]
+        return each[0]
     m = structure(m)
     if method is None:
         if _curve.is_exact(m):
@@ -59,9 +70,36 @@ def resolve(m: Mechanism, method: Method | None) -> Method:
 
 def in_parts(m: Mechanism, direction: str, method: Method) -> bool:
     """Whether "both" may be asked for one direction at a time, by a flag: "add" or not."""
+    if isinstance(m, Alternatives):
+        return False
     m = structure(m)
     both = direction == "both" and not m._symmetric()
     return both and isinstance(method, Numerical) and _numerical.takes_flag(m)
+
+
+def worst_of(
+    m: Alternatives,
+    values: Callable[[Mechanism], tuple[jax.Array, ...]],
+    larger: Callable[[jax.Array, jax.Array], jax.Array] = jnp.maximum,
+) -> tuple[jax.Array, ...]:
+    """The larger of the values over the alternatives, those of one structure by one program.
+
+    Bounds on the largest of several numbers, from above or below, are the largest of theirs.
+    """
+    groups: dict[Any, list[Mechanism]] = {}
+    for part in m.mechanisms:
+        leaves, treedef = jax.tree.flatten(part)
+        groups.setdefault((treedef, tuple(map(jnp.shape, leaves))), []).append(part)
+    found: list[tuple[jax.Array, ...]] = []
+    for group in groups.values():
+        if len(group) == 1:
+            found.append(values(group[0]))
+            continue
+        # (Outside of any batch every parameter is a float64 here, whatever it came as.)
+        parts = jax.tree.map(lambda *x: jnp.stack([jnp.asarray(y, jnp.float64) for y in x]), *group)
+        each = jax.vmap(values)(parts)
+        found += [tuple(x[i] for x in each) for i in range(len(group))]
+    return tuple(functools.reduce(larger, side) for side in zip(*found, strict=True))
 
 
 def _worst(
@@ -109,6 +147,8 @@ def log_deltas(
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
     """log delta at any real epsilon, one value for each side; nan outside the domain."""
+    if isinstance(m, Alternatives):
+        return worst_of(m, lambda part: log_deltas(part, epsilon, direction, method, sides))
     if isinstance(m, Bracketed):
         return _bracketed_log_deltas(m, epsilon, direction, method, sides)
     chosen = resolve(m, method)
@@ -202,6 +242,8 @@ def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str | jax.Ar
 
     -inf from the largest loss on, where there is nothing to estimate; nan outside the domain.
     """
+    if isinstance(m, Alternatives):
+        return worst_of(m, lambda part: (log_delta_estimate(part, epsilon, direction),))[0]
     if isinstance(m, Bracketed):
         value = log_delta_estimate(m._above(epsilon, None), epsilon, direction)
         return jnp.where(m._in_domain(), value, jnp.nan)
@@ -274,6 +316,8 @@ def epsilons(
     sides: tuple[Side, ...],
 ) -> tuple[jax.Array, ...]:
     """Epsilon >= 0 at delta, one value for each side; the max loss at delta = 0."""
+    if isinstance(m, Alternatives):
+        return worst_of(m, lambda part: epsilons(part, delta, direction, method, sides))
     if isinstance(m, Bracketed):
         return _bracketed_epsilons(m, delta, direction, method, sides)
     chosen = resolve(m, method)
@@ -318,6 +362,8 @@ class Orders:
 
 def renyi_of_orders(m: Mechanism, orders: Orders, direction: str, largest: int) -> jax.Array:
     """The Rényi divergences of several orders, (n,): what they share is computed once."""
+    if isinstance(m, Alternatives):
+        return worst_of(m, lambda part: (renyi_of_orders(part, orders, direction, largest),))[0]
     if isinstance(m, Bracketed):
         value = renyi_of_orders(m._above(None, None), orders, direction, largest)
         return jnp.where(m._in_domain(), value, jnp.nan)

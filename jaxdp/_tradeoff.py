@@ -6,6 +6,7 @@ lower bound, so that the best of those at hand is one.
 """
 
 import dataclasses
+import functools
 from typing import Any, ClassVar
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 
 from jaxdp import _answers, _checks, _divergences, _numerical, _privacy_loss
 from jaxdp import _privacy_loss_readings as readings
-from jaxdp._mechanisms import Bracketed, Direction, Mechanism, _curve
+from jaxdp._mechanisms import Alternatives, Bracketed, Direction, Mechanism, _curve
 from jaxdp._methods import Analytic, Method, Numerical
 
 _LARGEST_LOSSES = 709.0, 740.0  # on either side: e^709 and e^-740 are the last float64
@@ -29,6 +30,8 @@ _SEARCH_STEPS = 30
 
 def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
     """Lower bound on the type II error at type I error fpr: the smaller of both directions."""
+    if isinstance(m, Alternatives):
+        return _answers.worst_of(m, lambda part: (tradeoff(part, fpr, method),), jnp.minimum)[0]
     inside = m._in_domain() & _checks.PROBABILITY.contains(fpr)
     if isinstance(m, Bracketed):
         m = m._above(None, None)
@@ -151,6 +154,9 @@ def has_one_law(m: Mechanism) -> bool:
 
 def tradeoff_by_the_engine(m: Mechanism, rates: Rates, method: Numerical) -> jax.Array:
     """`tradeoff` at several rates, (n,): what they share is computed once."""
+    if isinstance(m, Alternatives):
+        each = functools.partial(tradeoff_by_the_engine, rates=rates, method=method)
+        return _answers.worst_of(m, lambda part: (each(part),), jnp.minimum)[0]
     fpr = rates.values
     read = _from_laws if has_one_law(m) else _from_points
     value = read(m, fpr, method)

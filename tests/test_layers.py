@@ -49,7 +49,7 @@ FACADES = {"jaxdp", "calibrate"}
 # What the library may use beyond the standard library; the command line, these as well.
 LIBRARY = {"jax", "numpy", "optax"}
 CLI_ONLY = {"typer", "rich", "pyarrow", "matplotlib", "platformdirs"}
-INTEROP_ONLY = {"dp_accounting", "jax_privacy"}
+INTEROP_ONLY = {"dp_accounting", "jax_privacy", "opacus"}
 PLOT_ONLY = {"matplotlib"}
 
 

@@ -128,6 +128,33 @@ TABLE = (
         side=1,
     ),
     row(
+        "Parallel",
+        lambda s, e: jaxdp.delta(jaxdp.Parallel([jaxdp.Gaussian(s), jaxdp.Laplace(2.0)]), e),
+        (0.8, 0.3),
+        side=1,
+    ),
+    row(
+        "cyclic_poisson_sampled",
+        lambda s, q, e: jaxdp.delta(
+            jaxdp.cyclic_poisson_sampled(jaxdp.Gaussian(s), q, 4, 3), e, direction="add"
+        ),
+        (1.3, 0.2, 0.3),
+        side=1,
+    ),
+    row(
+        "min_sep_sampled",
+        lambda s, p, a: jaxdp.renyi(jaxdp.min_sep_sampled(jaxdp.RandomizedResponse(s), p, 2, 3), a),
+        (1.3, 0.2, 3.0),
+        side=1,
+    ),
+    row("ConcentratedDP", lambda r, a: jaxdp.renyi(jaxdp.ConcentratedDP(r), a), (0.3, 3), side=1),
+    row(
+        "RepeatAndSelect",
+        lambda s, m, a: jaxdp.renyi(jaxdp.RepeatAndSelect(jaxdp.Gaussian(s), m), a),
+        (2.0, 5.0, 3.0),
+        side=1,
+    ),
+    row(
         "ExponentialMechanism", lambda p, e: jaxdp.delta(jaxdp.ExponentialMechanism(p), e), (1, 0.3)
     ),
     row(

@@ -1,5 +1,6 @@
 """Mechanisms and their combinators."""
 
+from jaxdp._mechanisms._base import Alternatives as Alternatives
 from jaxdp._mechanisms._base import Average as Average
 from jaxdp._mechanisms._base import Base as Base
 from jaxdp._mechanisms._base import Bracketed as Bracketed
@@ -19,8 +20,11 @@ from jaxdp._mechanisms._gaussian import Gaussian as Gaussian
 from jaxdp._mechanisms._gaussian import OrnsteinUhlenbeck as OrnsteinUhlenbeck
 from jaxdp._mechanisms._groups import FixedSizeGroup as FixedSizeGroup
 from jaxdp._mechanisms._groups import PoissonSampledGroup as PoissonSampledGroup
+from jaxdp._mechanisms._guarantees import ConcentratedDP as ConcentratedDP
+from jaxdp._mechanisms._guarantees import RepeatAndSelect as RepeatAndSelect
 from jaxdp._mechanisms._laplace import Laplace as Laplace
 from jaxdp._mechanisms._mixture import GaussianMixture as GaussianMixture
+from jaxdp._mechanisms._parallel import Parallel as Parallel
 from jaxdp._mechanisms._poisson_replace import PoissonSampledReplaceOne as PoissonSampledReplaceOne
 from jaxdp._mechanisms._replace import replace_one as replace_one
 from jaxdp._mechanisms._revealed import Mixture as Mixture

@@ -16,6 +16,7 @@ describe one pair; "remove" and "add" are two readings of it, and neither bounds
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
@@ -68,6 +69,7 @@ class Mechanism(abc.ABC):
     _domains: ClassVar[dict[str, _checks.Domain]] = {}
     _core_ndims: ClassVar[dict[str, int]] = {}  # trailing axes of a field's arrays, if any
     _replaceable: ClassVar[bool] = True  # whether twice a `sensitivity` is that of an exchange
+    _instead: ClassVar[str | None] = None  # what to do with one that is no part of others
 
     def __post_init__(self) -> None:
         for name, domain in self._domains.items():
@@ -251,6 +253,8 @@ class Bracketed(Mechanism):
     answers questions, but is no part of others: what dominates it is (`majorant`).
     """
 
+    _instead: ClassVar = "take its majorant(delta)"
+
     @abc.abstractmethod
     def _structure(self) -> Mechanism:
         """A mechanism of the structure of those above, its numbers of no meaning."""
@@ -276,8 +280,7 @@ class Bracketed(Mechanism):
         """A bound on epsilon from below."""
 
     def _terms(self) -> list["Term"]:
-        name = type(self).__name__
-        raise TypeError(f"a {name} has no one law: take its majorant(delta) here")
+        raise _no_one_law(self)
 
     def _rate(self, s: jax.Array) -> jax.Array:
         return self._above(None, None)._rate(s)
@@ -295,16 +298,57 @@ class Bracketed(Mechanism):
         return self._structure()._symmetric()
 
 
+class Alternatives(Mechanism):
+    """Abstract: one of several mechanisms, fixed beforehand and not known which: the worst counts.
+
+    It answers questions, by what each of them answers, but is no part of others: which one it is
+    stays the same in a composition, which therefore goes inside.
+    """
+
+    mechanisms: Any
+
+    _instead: ClassVar = "put what is composed, sampled or plotted inside its parts"
+
+    def _in_domain(self) -> jax.Array:
+        return jnp.all(jnp.stack([jnp.all(m._in_domain()) for m in self.mechanisms]))
+
+    def _terms(self) -> list["Term"]:
+        raise _no_one_law(self)
+
+    def _largest(self, values: Iterable[Any]) -> Any:
+        return functools.reduce(jnp.maximum, values)
+
+    def _rate(self, s: jax.Array) -> jax.Array:
+        return self._largest(m._rate(s) for m in self.mechanisms)
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        lows, highs = zip(*(m._loss_range() for m in self.mechanisms), strict=True)
+        return functools.reduce(jnp.minimum, lows), self._largest(highs)
+
+    def _range_ulps(self) -> Any:
+        return self._largest(m._range_ulps() for m in self.mechanisms)
+
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        return self._largest(m._log_failure(direction) for m in self.mechanisms)
+
+    def _symmetric(self) -> bool:
+        return all(m._symmetric() for m in self.mechanisms)
+
+
+def _no_one_law(m: Mechanism) -> TypeError:
+    return TypeError(f"a {type(m).__name__} has no one law: {m._instead}")
+
+
 def require_mechanism(name: str, value: Any, whole: bool = False) -> None:
     """Raise TypeError unless the value is a mechanism, and one that may be a part (or is whole)."""
     if not isinstance(value, Mechanism):
         raise TypeError(f"{name} must be a jaxdp mechanism, got {_checks.shown(value)}")
-    if isinstance(value, Bracketed) and not whole:
+    if value._instead is not None and not whole:
         kind = type(value).__name__
-        raise TypeError(f"{name} must not be a {kind}: take its majorant(delta), got {value!r}")
+        raise TypeError(f"{name} must not be a {kind}: {value._instead}, got {value!r}")
 
 
-def require_mechanisms(value: Any) -> tuple[Mechanism, ...]:
+def require_mechanisms(value: Any, whole: bool = False) -> tuple[Mechanism, ...]:
     """The mechanisms of a combinator: some, for the same neighbours."""
     if isinstance(value, Mechanism) or not isinstance(value, Iterable):
         got = _checks.shown(value)
@@ -313,7 +357,7 @@ def require_mechanisms(value: Any) -> tuple[Mechanism, ...]:
     if not mechanisms:
         raise ValueError("mechanisms must not be empty")
     for i, m in enumerate(mechanisms):
-        require_mechanism(f"mechanisms[{i}]", m)
+        require_mechanism(f"mechanisms[{i}]", m, whole)
     common_neighbours(mechanisms)
     return mechanisms
 

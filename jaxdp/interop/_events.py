@@ -19,6 +19,7 @@ from jaxdp import _checks
 from jaxdp._mechanisms import (
     ApproximateDP,
     Composed,
+    ConcentratedDP,
     ExponentialMechanism,
     Gaussian,
     GaussianMixture,
@@ -27,6 +28,7 @@ from jaxdp._mechanisms import (
     PermuteAndFlip,
     PoissonSampled,
     PoissonSampledReplaceOne,
+    RepeatAndSelect,
     Repeated,
     TruncatedPoissonSampled,
     fixed_size_sampled,
@@ -70,8 +72,9 @@ def from_dp_event(
     SelfComposed, and NoOp inside compositions; SampledWithoutReplacement, SampledWithReplacement,
     TruncatedSubsampledGaussian; MixtureOfGaussians of sensitivities of one sign;
     SingleEpochTreeAggregation, whose depth of noisy sums is one Gaussian (Kairouz et al. 2021,
-    appendix D); of later versions EpsilonDelta, ExponentialMechanism, PermuteAndFlip, and
-    DiscreteGaussian in one dimension. Noise parameters are per unit of sensitivity.
+    appendix D); ZCDp and RepeatAndSelect, by Rényi divergences; of later versions EpsilonDelta,
+    ExponentialMechanism, PermuteAndFlip, and DiscreteGaussian (of vectors by zCDP). Noise
+    parameters are per unit of sensitivity.
 
     Args:
       event: a `dp_accounting.DpEvent`.
@@ -277,22 +280,61 @@ def _epsilon_delta(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
     return NOTHING if epsilon == delta == 0.0 else ApproximateDP(max(epsilon, _TINY), delta)
 
 
+def _concentrated(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
+    """A guarantee, for whichever neighbours are meant: its Rényi divergences are all it has."""
+    rho = _number(event, "rho", _checks.NON_NEGATIVE_OR_INF)
+    xi = _checks.number(
+        f"xi of {type(event).__name__}", getattr(event, "xi", 0.0), _checks.NON_NEGATIVE_OR_INF
+    )
+    if math.isinf(rho) or math.isinf(xi):
+        return EVERYTHING
+    return NOTHING if rho == xi == 0.0 else ConcentratedDP(max(rho, _TINY), xi)
+
+
+def _best_of_several(
+    event: dp_event.RepeatAndSelectDpEvent, relation: Neighbours
+) -> Mechanism | _Absolute:
+    """One run's guarantee, of all hyperparameters that are drawn."""
+    mean = _number(event, "mean", _checks.NON_NEGATIVE_OR_INF)
+    shape = _number(event, "shape", _checks.NON_NEGATIVE_OR_INF)
+    if not 1.0 <= mean < 1e300:
+        raise ValueError(f"mean of RepeatAndSelectDpEvent must be finite and >= 1, got {mean}")
+    inner = convert(event.event, relation)
+    if isinstance(inner, _Absolute):
+        return inner
+    return RepeatAndSelect(inner, mean, shape)
+
+
 def _selection(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
-    """Its epsilon is for whichever neighbours are meant."""
+    """The exponential mechanism's epsilon is for whichever neighbours are meant.
+
+    That of permute-and-flip is not, as that of the Laplace noise in whose place it stands.
+    """
+    named = type(event).__name__ == "PermuteAndFlipDpEvent"
+    if named:
+        _require(event, relation, *_ZEROED)
     epsilon = _number(event, "epsilon", _checks.NON_NEGATIVE_OR_INF)
     if epsilon < _TINY or math.isinf(epsilon):
         return EVERYTHING if epsilon > 1.0 else NOTHING
-    named = type(event).__name__ == "PermuteAndFlipDpEvent"
     return (PermuteAndFlip if named else ExponentialMechanism)(epsilon)
 
 
 def _discrete_gaussian(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
-    """In one dimension; the worst shift of several is not known here."""
-    if event.dimension != 1:
-        raise UnsupportedEvent(event, "discrete Gaussian vectors have no mechanism in jaxdp")
+    """The law in one dimension; of vectors, whose worst shift depends on the question, the zCDP.
+
+    A coordinate moved by the integer v has Rényi divergences of at most alpha v^2 / (2 sigma^2)
+    (Canonne, Kamath & Steinke 2020, Proposition 5), and those of coordinates add up.
+    """
     sensitivity = _number(event, "sensitivity", _checks.NON_NEGATIVE_OR_INF)
     if sensitivity == 0.0:
         return NOTHING
+    if event.dimension != 1:
+        sigma = _noise(event, "sigma")
+        rho = 0.5 * (sensitivity / sigma) ** 2 if sigma > 0.0 else math.inf
+        rho *= 1.0 + 1e-15
+        if math.isinf(rho):
+            return EVERYTHING
+        return NOTHING if math.isinf(sigma) else ConcentratedDP(max(rho, _TINY))
     whole = _checks.whole_number("sensitivity of DiscreteGaussianDpEvent", sensitivity)
     return _additive(_noise(event, "sigma"), lambda sigma: DiscreteGaussian(sigma, whole))
 
@@ -383,6 +425,8 @@ _CONVERTERS: dict[type, Any] = {
     dp_event.RandomizedResponseDpEvent: _randomized_response,
     dp_event.MixtureOfGaussiansDpEvent: _mixture,
     dp_event.SingleEpochTreeAggregationDpEvent: _tree,
+    dp_event.RepeatAndSelectDpEvent: _best_of_several,
+    dp_event.ZCDpEvent: _concentrated,
 }
 # Events of versions after 0.6.0, by name.
 _LATER: dict[str, Any] = {

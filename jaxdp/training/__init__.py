@@ -11,6 +11,8 @@ from jaxdp.training._batches import Batch as Batch
 from jaxdp.training._batches import allocation_batches as allocation_batches
 from jaxdp.training._batches import cyclic_poisson_batch as cyclic_poisson_batch
 from jaxdp.training._batches import fixed_size_batch as fixed_size_batch
+from jaxdp.training._batches import min_sep_batches as min_sep_batches
+from jaxdp.training._batches import parallel_groups as parallel_groups
 from jaxdp.training._batches import poisson_batch as poisson_batch
 from jaxdp.training._batches import shuffled_batches as shuffled_batches
 from jaxdp.training._filter import PrivacyFilter as PrivacyFilter

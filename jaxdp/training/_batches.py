@@ -70,9 +70,7 @@ def cyclic_poisson_batch(
     """A Poisson batch from the group whose turn it is: that of the indices i = step mod b.
 
     A record takes part every b-th step only. Where nothing is cut (batch_size >= ceil(n/b)), T
-    steps are accounted for by `Repeated(PoissonSampled(step, q), ceil(T/b))`: all others look at
-    data that the record is not in (Choquette-Choo et al. 2023, arXiv 2306.08153, Theorem 4, with
-    independent noise).
+    steps are accounted for by `jaxdp.cyclic_poisson_sampled(step, q, b, T)`.
 
     Args:
       key: a PRNG key.
@@ -102,6 +100,93 @@ def cyclic_poisson_batch(
     first, second = jax.random.split(key)
     turn = jnp.arange(n, dtype=jnp.int32) % groups == jnp.asarray(step) % groups
     return _kept(second, turn & _coins(first, sampling_probability, n), size)
+
+
+def min_sep_batches(
+    key: jax.Array,
+    num_records: int,
+    sampling_probability: ArrayLike,
+    min_separation: int,
+    num_steps: int,
+    batch_size: int,
+    *,
+    warm_start: bool = False,
+) -> Batch:
+    """Batches in which a record joins with probability p once b - 1 steps have passed (b-min-sep).
+
+    Accounted for by `jaxdp.min_sep_sampled`, with the same `warm_start`, where nothing was lost.
+    A record that there was no room for counts as one that joined.
+
+    Args:
+      key: a PRNG key.
+      num_records: n, a known integer.
+      sampling_probability: p in (0, 1]; may be traced.
+      min_separation: b, a known integer.
+      num_steps: T, a known integer.
+      batch_size: room in each batch, a known integer <= n.
+      warm_start: whether to begin in the stationary state, where every batch has
+        n/(b - 1 + 1/p) records on average; else all are free at first.
+
+    Returns:
+      A Batch of shape (T, batch_size); `lost` has the shape (T,).
+
+    Raises:
+      ValueError: for known arguments outside their domains.
+
+    Example:
+      >>> import jax
+      >>> from jaxdp import training
+      >>> run = training.min_sep_batches(jax.random.key(0), 100, 1.0, 4, 8, 100)
+      >>> run.mask.sum(axis=1).tolist()
+      [100, 0, 0, 0, 100, 0, 0, 0]
+    """
+    n = _checks.whole_number("num_records", num_records)
+    separation = _checks.whole_number("min_separation", min_separation)
+    steps = _checks.whole_number("num_steps", num_steps)
+    size = _checks.whole_number("batch_size", batch_size, most=n)
+    _checks.check("sampling_probability", sampling_probability, _checks.RATE)
+    first, second = jax.random.split(key)
+    waits = jnp.zeros(n, jnp.int32)  # steps until a record is free
+    if warm_start:
+        # of the stationary gaps b - 1 + G, a point falls on each of the b - 1 waits with weight p
+        p = jnp.asarray(sampling_probability, jnp.result_type(sampling_probability, jnp.float32))
+        blocked = (separation - 1) * p / (1.0 + (separation - 1) * p)
+        where, which = jax.random.split(first)
+        some = jax.random.randint(which, (n,), 1, max(separation, 2), dtype=jnp.int32)
+        waits = jnp.where(_coins(where, blocked, n), some, 0)
+
+    def step(waits: jax.Array, key: jax.Array) -> tuple[jax.Array, Batch]:
+        coin, order = jax.random.split(key)
+        joined = (waits == 0) & _coins(coin, sampling_probability, n)
+        waits = jnp.where(joined, separation - 1, jnp.maximum(waits - 1, 0))
+        return waits, _kept(order, joined, size)
+
+    return jax.lax.scan(step, waits, jax.random.split(second, steps))[1]
+
+
+def parallel_groups(key: jax.Array, num_records: int, num_groups: int) -> jax.Array:
+    """A part for each record, at random and independently: what `jaxdp.Parallel` accounts for.
+
+    Args:
+      key: a PRNG key.
+      num_records: n, a known integer.
+      num_groups: how many parts, a known integer.
+
+    Returns:
+      int32 of shape (n,), in [0, num_groups).
+
+    Raises:
+      ValueError: for arguments outside their domains.
+
+    Example:
+      >>> import jax
+      >>> from jaxdp import training
+      >>> sorted(set(training.parallel_groups(jax.random.key(0), 50, 3).tolist()))
+      [0, 1, 2]
+    """
+    n = _checks.whole_number("num_records", num_records)
+    groups = _checks.whole_number("num_groups", num_groups, most=2**31 - 1)
+    return jax.random.randint(key, (n,), 0, groups, dtype=jnp.int32)
 
 
 def fixed_size_batch(

@@ -134,3 +134,50 @@ def test_bad_arguments():
         training.fixed_size_batch(key, 10, 11)
     with pytest.raises(ValueError, match="num_selected"):
         training.allocation_batches(key, 10, 3, 5, num_selected=4)
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_min_separation(warm_start):
+    """Breaks when gaps are not b - 1 steps and a geometric wait, or the start is not its law."""
+    p, b, steps = 0.4, 3, 5
+    busy = p / (1.0 + (b - 1) * p)
+    waits = {0: 1.0 - (b - 1) * busy, 1: busy, 2: busy} if warm_start else {0: 1.0}
+    law = {}
+    for joined in itertools.product((0, 1), repeat=steps):
+        chance = 0.0
+        for wait, weight in waits.items():
+            for one in joined:
+                weight *= (1.0 - one) if wait else p if one else 1.0 - p
+                wait = wait - 1 if wait else (b - 1) * one
+            chance += weight
+        if chance:
+            law[joined] = chance
+    keys = jax.random.split(jax.random.key(11), DRAWS)
+    draw = functools.partial(
+        training.min_sep_batches,
+        num_records=2,
+        sampling_probability=p,
+        min_separation=b,
+        num_steps=steps,
+        batch_size=2,
+        warm_start=warm_start,
+    )
+    batch = jax.jit(jax.vmap(draw))(keys)
+    for record in (0, 1):
+        joined = np.asarray((batch.mask & (batch.indices == record)).any(axis=-1)).astype(int)
+        _agree(joined, law)
+    assert not np.asarray(batch.lost).any()
+    both = np.asarray(batch.mask).sum(axis=-1)  # independent of each other
+    assert np.mean(both[:, 0] == 2) == pytest.approx((p * waits[0]) ** 2, abs=0.02)
+
+
+def test_min_separation_counts_what_has_no_room():
+    run = training.min_sep_batches(jax.random.key(0), 10, 1.0, 2, 4, 6)
+    assert run.mask.sum(axis=1).tolist() == [6, 0, 6, 0]
+    assert run.lost.tolist() == [4, 0, 4, 0]
+
+
+def test_parts_of_disjoint_data():
+    draw = jax.jit(jax.vmap(lambda key: training.parallel_groups(key, 2, 3)))
+    groups = np.asarray(draw(jax.random.split(jax.random.key(3), DRAWS)))
+    _agree(groups, dict.fromkeys(itertools.product(range(3), repeat=2), 1 / 9))
