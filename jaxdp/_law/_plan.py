@@ -151,6 +151,26 @@ def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array
     return jnp.where(other > mass, plain, tilted)
 
 
+def _within(
+    edges: jax.Array, centred: jax.Array, reaching: jax.Array, log_p: jax.Array, cut: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """The coarse law up to the cut, and how far down and up each cell counts as reaching.
+
+    A coarse cell may be wide, and the law itself ends at the cut: not where a cell has its mean.
+    """
+    far = jnp.full(cut.shape, jnp.inf)
+    begins = jnp.concatenate([-far, edges], axis=1)
+    ends = jnp.concatenate([edges, far], axis=1)
+    some = (log_p > -jnp.inf) & (begins < cut) & (ends > -cut)
+    first = some & (jnp.cumsum(some.astype(jnp.int32), axis=1) == 1)
+    after = jnp.pad(some[:, 1:], ((0, 0), (0, 1)))
+    low = jnp.clip(jnp.where(first, jnp.maximum(begins, -cut), centred), -cut, cut)
+    high = jnp.clip(jnp.where(some & ~after, jnp.minimum(ends, cut), reaching), -cut, cut)
+    whole = jnp.isinf(cut)
+    reach = jnp.where(whole, centred, low), jnp.where(whole, reaching, high)
+    return jnp.where(some, log_p, -jnp.inf), reach
+
+
 def _tops(terms: Terms) -> jax.Array:
     """Per term, the largest finite loss (not of families: infinity)."""
     tops = [
@@ -223,9 +243,14 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     ends = jnp.minimum(edges, _tops(terms)[:, None]) - m.mean[:, None]
     reaching = centred.at[:, :-1].max(jnp.where(last, ends, -jnp.inf))
 
-    def log_mgf(log_weight: jax.Array, tilts: jax.Array, rows: np.ndarray) -> jax.Array:
+    def log_mgf(
+        log_weight: jax.Array,
+        tilts: jax.Array,
+        rows: np.ndarray,
+        reach: tuple[jax.Array, jax.Array] = (centred, reaching),
+    ) -> jax.Array:
         """Per term, at each of its tilts: (..., terms, tilts)."""
-        low, high = centred[rows], reaching[rows]
+        low, high = reach[0][rows], reach[1][rows]
 
         def one(t: jax.Array) -> jax.Array:
             return _log_sum_exp(log_weight + jnp.maximum(t[:, None] * low, t[:, None] * high))
@@ -265,7 +290,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     cut = jnp.where(single, jnp.inf, cut)
     outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
     rest = whole - inner * outer
-    kept = jnp.where(jnp.abs(centred) >= cut[:, None], -jnp.inf, log_p)
+    kept, reach = _within(edges - m.mean[:, None], centred, reaching, log_p, cut[:, None])
     units = jnp.sqrt(inner) * bulk
     tilts = base / units[:, None]
     # Moving the centre moves the middle of the inner fold, by an eighth of its deviation at most.
@@ -276,7 +301,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     places = np.cumsum([0] + [t.number if isinstance(t, Family) else 1 for t in terms])[:-1]
     rows = places[~own]
     both = jnp.concatenate([-tilts, tilts], axis=-1)
-    values = inner[rows, None] * log_mgf(kept[rows], both[rows], rows)
+    values = inner[rows, None] * log_mgf(kept[rows], both[rows], rows, reach)
     steps = []
     for i, term in zip(places, terms, strict=True):
         if isinstance(term, Family):
