@@ -213,7 +213,9 @@ def lower_measure(
     step = jnp.where(some, span * ratio[:-1], 0.0)
     call = jnp.concatenate([_allowances.running(survival * step, reverse=True), zero])
     put = jnp.concatenate([zero, _allowances.running((to_left + below) * step)])
-    lead_put = jnp.where(leads, (to_left - atom) * step * (1.0 + allowance), 0.0)
+    lead_put = (to_left - atom) * step * (1.0 + allowance)
+    leads &= lead_put <= _MUCH * call[1:]
+    lead_put = jnp.where(leads, lead_put, 0.0)
     steep = _steep(mass, sag, call[1:], empty)
     held = jnp.where(steep, 0.0, sag)
     wanted = jnp.maximum(jnp.concatenate([zero, held]), jnp.concatenate([held, zero]))
@@ -290,9 +292,10 @@ def _steep(mass: jax.Array, sag: jax.Array, call: jax.Array, empty: jax.Array) -
     follows = jnp.concatenate([mass[1:], none]) + jnp.concatenate([mass[2:], none, none])
     index = jnp.arange(mass.shape[0], dtype=jnp.int32)
     last = jnp.max(jnp.where(empty[1:], jnp.int32(0), index))
-    much = (sag > _MUCH * call) | ((sag > _SHARE * call) & (follows <= _SHARE * mass))
+    much = sag > _MUCH * call
     gap = jnp.concatenate([empty[2:], none > 0.0])
-    return much & gap & (index + 2 < last)
+    before_gap = gap & ((sag > _SHARE * call) & (follows <= _SHARE * mass))
+    return (much | before_gap) & (index + 2 < last)
 
 
 def _sag(
