@@ -40,14 +40,15 @@ factor of about eight. Three places need more:
   both its ends >= s.) A narrow bulk at the low end moves down to its node (which lowers X); there
   E = 0, so that no mean is lost, and at the next node E is at least the put of the rest of the
   cell: phi is then the line from C(x_0), at least as steep as C is at x_0.
+  (Unless that put is much of what comes after the cell, which then is a steep one, see below.)
 * The last occupied cell. E may not exceed the call C_w (phi would be negative); where it would, it
   is replaced by it and phi ends there. On the cell before, phi is the line from
   C_w(x_j) - E_j to 0 at x_{j+1}: at most C if it is at the two means a, that is
   E_j >= (s(a) (x_{j+1} - x_j) - C_w(x_{j+1}) (a - x_j)) / (x_{j+1} - a).
 * Between isolated atoms E must not fall back to 0 (it would be convex where there is no mass), so
   on empty stretches it follows the line between the neighbouring values.
-* A steep cell, before a gap: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the
-  one before). With E_{j+1} >= s_j most of what comes would be lost. With a at the share t of the
+* A steep cell: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the one before; a
+  bulk narrower than a cell, and a thin tail). With E_{j+1} >= s_j most of what comes would be lost. With a at the share t of the
   cell, (1 - t) E_j >= s(a) at the two means is enough, whatever E_{j+1} >= 0 is. So the atom moves
   to its left node, and the line of E to the next atom starts from 0 there, not from x_{j+1}: mass
   that goes to the next atom makes up for what this one has lost.
@@ -284,9 +285,9 @@ def _lifted(halves: HalfCells, span: jax.Array, ratio: jax.Array, allowance: flo
 
 
 def _steep(mass: jax.Array, sag: jax.Array, call: jax.Array, empty: jax.Array) -> jax.Array:
-    """Cells before a gap whose E would take much of what comes after it (see the module).
+    """Cells whose E would take much of what comes after them (see the module).
 
-    That is half of its curve, or a thousandth where what is left on this side is next to nothing.
+    That is half of its curve, or before a gap a thousandth where what is left is next to nothing.
     """
     none = jnp.zeros((1,), mass.dtype)
     follows = jnp.concatenate([mass[1:], none]) + jnp.concatenate([mass[2:], none, none])
