@@ -48,10 +48,10 @@ factor of about eight. Three places need more:
 * Between isolated atoms E must not fall back to 0 (it would be convex where there is no mass), so
   on empty stretches it follows the line between the neighbouring values.
 * A steep cell: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the one before; a
-  bulk narrower than a cell, and a thin tail). With E_{j+1} >= s_j most of what comes would be lost. With a at the share t of the
-  cell, (1 - t) E_j >= s(a) at the two means is enough, whatever E_{j+1} >= 0 is. So the atom moves
-  to its left node, and the line of E to the next atom starts from 0 there, not from x_{j+1}: mass
-  that goes to the next atom makes up for what this one has lost.
+  bulk narrower than a cell, and a thin tail). With E_{j+1} >= s_j most of what comes would be lost.
+  With a at the share t of the cell, (1 - t) E_j >= s(a) at the two means is enough, whatever
+  E_{j+1} >= 0 is. So the atom moves to its left node, and the line of E to the next atom starts
+  from 0 there, not from x_{j+1}: mass that goes to the next atom makes up for what this one lost.
 * Where the second differences of E still exceed w, a few sweeps raise E (which keeps E >= s).
 * Whatever is left. phi is given by its slopes, the survival masses of the cells,
   G_j = Q_w{X > x_j} + (E_{j+1} - E_j) / (x_{j+1} - x_j). A cell for which none of these

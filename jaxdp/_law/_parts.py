@@ -9,8 +9,7 @@ sqrt(n) where one costs n.
 Rare large losses, of either sign. The fine lattice need not hold them: split the one-step law into
 its bulk b, losses up to a cut, and the rest j, and compose (b + j)^n = sum_k C(n, k) b^(n-k) j^k.
 Let m be the Q-mass of b, m e^s its P-mass, and d the mass m at loss s. (Losses may be counted from
-any point, and masses in any unit: what follows does not depend on either.) By Jensen b^k >= d^k in the
-order of `_discretise`, so
+any point, and masses in any unit.) By Jensen b^k >= d^k in the order of `_discretise`, so
 * above: b^(n-k) = d^-k b^(n-k) d^k <= d^-k b^n, and the sum is at most b^n (1 + j/d)^n, where
   j/d is j with its losses less s and its Q-masses divided by m;
 * below, within a block: the term k = 0 as it is; for k = 1, 2, 3, b^(n-k) >= b^(n-3) d^(3-k); the

@@ -158,14 +158,14 @@ def _within(
 
     A coarse cell may be wide, and the law itself ends at the cut: not where a cell has its mean.
     """
-    far = jnp.full(cut.shape, jnp.inf)
-    begins = jnp.concatenate([-far, edges], axis=1)
-    ends = jnp.concatenate([edges, far], axis=1)
+    begins = jnp.concatenate([centred[:, :1], edges], axis=1)
+    ends = jnp.concatenate([edges, reaching[:, -1:]], axis=1)
+    ends = jnp.where(reaching > centred, reaching, ends)
     some = (log_p > -jnp.inf) & (begins < cut) & (ends > -cut)
     first = some & (jnp.cumsum(some.astype(jnp.int32), axis=1) == 1)
-    after = jnp.pad(some[:, 1:], ((0, 0), (0, 1)))
-    low = jnp.clip(jnp.where(first, jnp.maximum(begins, -cut), centred), -cut, cut)
-    high = jnp.clip(jnp.where(some & ~after, jnp.minimum(ends, cut), reaching), -cut, cut)
+    last = some & ~jnp.pad(some[:, 1:], ((0, 0), (0, 1)))
+    low = jnp.clip(jnp.where(first, begins, centred), -cut, cut)
+    high = jnp.clip(jnp.where(last, ends, reaching), -cut, cut)
     whole = jnp.isinf(cut)
     reach = jnp.where(whole, centred, low), jnp.where(whole, reaching, high)
     return jnp.where(some, log_p, -jnp.inf), reach
