@@ -74,6 +74,7 @@ from jax import lax
 
 from jaxdp._divergences import exp_log
 from jaxdp._law import _allowances
+from jaxdp._law._grid import between_nodes
 from jaxdp._law._terms import Term
 
 _LARGEST_EXPONENT = 600.0
@@ -361,14 +362,15 @@ def lower(
 ) -> tuple[jax.Array, jax.Array]:
     """The law below: tilted P-weights of the nodes (sum 1) and log normaliser K(theta).
 
-    The first cell reaches down to -inf, for an atom at the low end. What lies next to the last node
-    moves down to it (an atom at the high end, where `align` left it); what is beyond is cut: it may
-    be much of the tilted law, and where all of that is, it only widens windows. Masses are held in
+    The first cell reaches down to -inf, for an atom at the low end (`between_nodes`). What lies next
+    to the last node moves down to it (an atom at the high end, where `align` left it); what is
+    beyond is cut: it may be much of the tilted law, and where all of that is, it only widens
+    windows. Masses are held in
     linear scale, in units that put 1 where the tilted law has its bulk. What would overflow there
     (Q-masses far below the bulk) is cut, which only lowers the law.
     """
     width = jnp.maximum(nodes[1:] - nodes[:-1], 0.0)
-    middle = nodes[:-1] + 0.5 * width
+    middle = between_nodes(nodes, width, term, centre)
     step = jnp.min(jnp.where(width > 0.0, width, jnp.inf), keepdims=True)
     start = jnp.concatenate([jnp.array([-jnp.inf]), middle, nodes[-1:]])
     stop = jnp.concatenate([middle, nodes[-1:], nodes[-1:] + jnp.where(step < jnp.inf, step, 0.0)])
