@@ -362,12 +362,11 @@ def lower(
 ) -> tuple[jax.Array, jax.Array]:
     """The law below: tilted P-weights of the nodes (sum 1) and log normaliser K(theta).
 
-    The first cell reaches down to -inf, for an atom at the low end (`between_nodes`). What lies next
-    to the last node moves down to it (an atom at the high end, where `align` left it); what is
+    The first cell reaches down to -inf, for an atom at the low end (`between_nodes`). What lies
+    next to the last node moves down to it (an atom at the high end, where `align` left it); what is
     beyond is cut: it may be much of the tilted law, and where all of that is, it only widens
-    windows. Masses are held in
-    linear scale, in units that put 1 where the tilted law has its bulk. What would overflow there
-    (Q-masses far below the bulk) is cut, which only lowers the law.
+    windows. Masses are held in linear scale, in units that put 1 where the tilted law has its bulk.
+    What would overflow there (Q-masses far below the bulk) is cut, which only lowers the law.
     """
     width = jnp.maximum(nodes[1:] - nodes[:-1], 0.0)
     middle = between_nodes(nodes, width, term, centre)
