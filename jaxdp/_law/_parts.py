@@ -60,14 +60,21 @@ _ANCHOR_ROUNDS = 16
 _DUST = 1e-12  # of the largest weight
 
 
+def ends_of(term: Term, step: StepPlan, side: int) -> tuple[jax.Array, jax.Array]:
+    """The support as the lattice of that side has it."""
+    low, high = finite_ends(term)
+    return (step.low if side < 0 else low), high
+
+
 def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int) -> OneStep:
     """Discretise one term on a ladder about the tilted mean, below about the anchor."""
     even = step.even > 0.0
     spacing = jnp.where(even, step.even, (step.window[1] - step.window[0]) / (size - 8))
     spacing = jnp.maximum(spacing, 1e-12 * jnp.abs(step.centre) + 1e-200)
     centre = step.centre if side > 0 else _anchor(term, step, spacing)
-    lattice = align(Lattice(centre, spacing), finite_ends(term), side)
-    one = discretise(term, lattice, step.range, theta, size, side, even)
+    ends = ends_of(term, step, side)
+    lattice = align(Lattice(centre, spacing), ends, side)
+    one = discretise(term, lattice, ends, step.range, theta, size, side, even)
     if side > 0:
         return one
     # The losses of one of many blocks lie about the anchor of the plan, which is wider: on the

@@ -36,6 +36,8 @@ _BULK_POINTS = 256.0
 # 4 times tighter.
 _FEW_STEPS = 256.0
 _FEW_JUMPS = 1e-7, 2.0
+# An atom with so small a share of the next one's mass is next to none.
+_LOG_RARE = np.log(1e-4)
 _LEAST_BLOCK = 6.0  # steps: see `_parts`
 # Beyond that, moments at the Chernoff tilts are given up (`_symbols`).
 _LARGEST_EXPONENT = 500.0
@@ -48,7 +50,8 @@ class StepPlan(NamedTuple):
     The cut (its middle, and the distance from it) and the window are relative to the centre. The
     anchor is where the mean ratio of the losses near the median lies: with a node there, losses
     closer together than the lattice's points keep their mean in the law below. Where one step
-    need not be on a ladder, `even` is the spacing of its nodes, else 0.
+    need not be on a ladder, `even` is the spacing of its nodes, else 0. `low` is where the support
+    begins for the law below, which collapses what is less to that point.
     """
 
     centre: jax.Array
@@ -61,6 +64,7 @@ class StepPlan(NamedTuple):
     chernoff: jax.Array
     range: tuple[jax.Array, jax.Array]
     even: jax.Array
+    low: jax.Array
 
 
 class FamilyPlan(NamedTuple):
@@ -151,6 +155,27 @@ def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array
     return jnp.where(other > mass, plain, tilted)
 
 
+def _begins(log_p: jax.Array, loss: jax.Array, low: jax.Array) -> jax.Array:
+    """The low end of a coarse law, or the mean of its first two atoms if the first is next to none.
+
+    The law below has no room beside so small a mass (`_discretise`), and its lattice then has a
+    node at the atom that counts. (A little lower, as rounding is to leave the mean above it.)
+    """
+    some = log_p > -jnp.inf
+    rank = jnp.cumsum(some.astype(jnp.int32))
+    first, second = some & (rank == 1), some & (rank == 2)
+    alone = ~jnp.any(second[:-1] & some[1:])
+    log_q = log_p - loss
+
+    def total(log_mass: jax.Array, cells: jax.Array) -> jax.Array:
+        return _log_sum_exp(jnp.where(cells, log_mass, -jnp.inf))
+
+    rare = total(log_q, first) < total(log_q, second) + _LOG_RARE
+    mean = total(log_p, first | second) - total(log_q, first | second)
+    mean -= 2.0**-40 * (1.0 + jnp.abs(mean))
+    return jnp.where(alone & rare & jnp.isfinite(low) & (mean > low), mean, low)
+
+
 def _within(
     edges: jax.Array, centred: jax.Array, reaching: jax.Array, log_p: jax.Array, cut: jax.Array
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
@@ -195,6 +220,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     above = _saddle.above(atoms)
     keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
     highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[:, :1]), axis=-1)
+    given, coarse = atoms.log_p, atoms.loss
     log_p = jnp.where(keep, atoms.log_p, -jnp.inf)
     # The last cell that is kept may hold a good part of the tilted law: it counts with its end.
     last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
@@ -327,6 +353,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
                 tilt,
                 (lowest[i], highest[i]),
                 jnp.where(fine, even, 0.0),
+                _begins(given[i], coarse[i], jnp.asarray(term.support[0], jnp.float64)),
             )
         )
     return Plan(theta, centre, margin, window, chernoff, tuple(steps))
