@@ -23,7 +23,7 @@ def _float64():
 def test_a_thin_tail_beside_a_narrow_bulk():
     """Breaks if the law below ends where the curve falls by much within one cell."""
     cells, width = 40, 3.6e-3
-    tail = 0.015 * (1.0 + np.arange(cells)) ** -2.0
+    tail = 0.005 * (1.0 + np.arange(cells)) ** -2.0
     left, right = 0.5 * tail, 0.5 * tail
     left[0], right[0] = 1.4, 0.034  # on its node, and in the middle of a cell
     rise = np.expm1(width * np.where(np.arange(cells) == 0, [[0.0], [0.65]], [[0.25], [0.75]]))
@@ -33,7 +33,7 @@ def test_a_thin_tail_beside_a_narrow_bulk():
     steps = jnp.full(cells, width)
     found = _discretise.lower_measure(halves, steps, jnp.asarray(ratio), jnp.float64(0.0), empty)
     points, masses = ratio[:-1] * (1.0 + rise), np.stack([left, right])
-    for k in (3, 10, 20):
+    for k in (1, 3, 10, 20):
         given = np.sum(masses * np.maximum(points - ratio[k], 0.0))
         got = np.sum(found * np.maximum(ratio - ratio[k], 0.0))
         assert 0.9 * given < got <= given
@@ -78,7 +78,7 @@ def test_jumps_beside_a_bulk_far_from_zero():
         jumps = _parts._jumps(one, rare, jnp.asarray(True), frame)
         mass = float(jumps.own.real[0] * jnp.exp(jumps.log_mass))
         assert side * mass >= side * 5e-3 * (1.0 - 1e-12)
-        assert mass == pytest.approx(5e-3, rel=1e-3)
+        assert mass == pytest.approx(5e-3, rel=1e-2)
         assert np.all(np.isfinite(np.asarray(jumps.beside.real)))
 
 
@@ -98,3 +98,26 @@ def test_where_a_coarse_law_begins_and_ends():
     np.testing.assert_array_equal(np.asarray(kept > -jnp.inf), [[False, True, True, True, False]])
     assert float(down[0, 1]) == -1.0
     assert float(up[0, 3]) == 1.0
+
+
+def test_rounding_of_what_is_next_to_nothing():
+    """Breaks if 1 less a failure, a logarithm or a theta function is rounded the wrong way."""
+    with mp.workdps(60):
+        # of a logarithm of -147 the last digit is 3e-14 of what it stands for
+        ou = jaxdp.OrnsteinUhlenbeck(1.0, 1.0, 150.0, np.array([65.69683165239341, 3.7, 1e-3]))
+        for value, size in zip(np.asarray(jaxdp.advantage(ou)), ou.sensitivity, strict=True):
+            mu = mp.mpf(float(size)) / mp.sqrt(mp.expm1(300))
+            assert value >= mp.erf(mu / mp.sqrt(8))
+            assert value <= mp.erf(mu / mp.sqrt(8)) * (1 + mp.mpf("1e-12"))
+        failures = np.array([1.7388938492508216e-07, 1e-25, 0.3])
+        sure = np.asarray(jaxdp.tradeoff(jaxdp.ApproximateDP(0.7, failures), 0.0))
+        for value, failure in zip(sure, failures, strict=True):
+            assert 0 <= 1 - mp.mpf(float(failure)) - mp.mpf(float(value)) < 1e-15
+        alphas, sigmas = np.array([4.153868176496441, 7.49, 1.3]), np.array([0.054876, 0.02, 0.3])
+        found = np.asarray(jaxdp.renyi(jaxdp.DiscreteGaussian(sigmas, 4), alphas))
+        for value, a, s in zip(found, map(mp.mpf, alphas), map(mp.mpf, sigmas), strict=True):
+            theta = [
+                sum(mp.exp(-((k - c) ** 2) / (2 * s**2)) for k in range(-9, 40)) for c in (0, 4 * a)
+            ]
+            truth = 8 * a / s**2 + mp.log(theta[1] / theta[0]) / (a - 1)
+            assert abs(value / truth - 1) < 1e-12
