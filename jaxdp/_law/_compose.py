@@ -92,6 +92,13 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         aligned = dividing(between(ends_of(term, step, side)), spacing, least=4.0)
         spacing = jnp.where(single, one.lattice.spacing, aligned)
         low = jnp.where(single, step.inner * step.centre + step.window[0], low)
+    else:  # the same for the first of several that has blocks, and atoms at both ends
+        free = jnp.asarray(True)
+        for term, step, _ in plain:
+            width = between(ends_of(term, step, side))
+            blocks = free & (width > 0.0) & ((step.outer > 1.0) | (step.rest > 0.0))
+            spacing = jnp.where(blocks, dividing(width, spacing, least=4.0), spacing)
+            free &= ~blocks
     frame = Frame(spacing, plan.chernoff, theta, side, size)
     log_scale = start = stray = shift = through = steps = jnp.float64(0.0)
     factors = log_mgf = jnp.zeros((2,), jnp.float64)

@@ -246,7 +246,9 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     mean = jnp.sum(count * m.mean)
     # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
     margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
-    if epsilon is None:
+    if epsilon is None:  # no estimate is to be above what Chernoff knows at this tilt
+        most = jnp.sum(count * m.log_norm) + log_price(theta) - log_answer
+        centre = jnp.minimum(centre, most / theta)
         centre = 0.25 * margin * jnp.floor(4.0 * centre / margin)
     # (What is looked for is at most 1; an estimate of it need not be.)
     log_value = jnp.minimum(log_answer - jnp.sum(count * m.log_norm) + theta * centre, 0.0)
