@@ -286,10 +286,7 @@ def _lifted(halves: HalfCells, span: jax.Array, ratio: jax.Array, allowance: flo
 
 
 def _steep(mass: jax.Array, sag: jax.Array, call: jax.Array, empty: jax.Array) -> jax.Array:
-    """Cells whose E would take much of what comes after them (see the module).
-
-    That is half of its curve, or before a gap a thousandth where what is left is next to nothing.
-    """
+    """Cells whose E would take half of the curve after them, or before a gap much of it."""
     none = jnp.zeros((1,), mass.dtype)
     follows = jnp.concatenate([mass[1:], none]) + jnp.concatenate([mass[2:], none, none])
     index = jnp.arange(mass.shape[0], dtype=jnp.int32)
