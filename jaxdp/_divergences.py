@@ -119,7 +119,8 @@ def gaussian_log_hockey_stick(epsilon: jax.Array, mu: jax.Array, slack: float = 
         x, argument = z - 0.5 * mu, 2.0 * z + mu
         share = jnp.where(x < -1.0, jnp.minimum(4.0 * jnp.exp(-0.5 * x * x), 1.0), 1.0)
         moved = (jnp.abs(x) + 2.0) * (argument + jnp.abs(x)) + x * x + 64.0
-        value = jnp.minimum(value + 0.5 * slack * (share * moved + 4.0), 0.0)
+        value = log_rounded(value + 0.5 * slack * (share * moved + 4.0), slack)
+        value = jnp.minimum(value, 0.0)
     return _reflect(epsilon, value, slack)
 
 

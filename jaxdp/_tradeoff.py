@@ -75,6 +75,15 @@ def _lines(
     return lines, jax.lax.stop_gradient(rounding), jnp.stack([forward, swapped])
 
 
+def _sure(log_failure: jax.Array) -> jax.Array:
+    """1 less the probability of failure, from below.
+
+    That difference, and two more with a value below 1 (`_tradeoff`), are rounded by 2^-54 each.
+    """
+    failure = _divergences.exp_up(log_failure)
+    return 1.0 - failure - jnp.where(failure > 0.0, 2.0**-52, 0.0)
+
+
 def _tradeoff(
     m: Mechanism, fpr: jax.Array, d: Direction, method: Method
 ) -> tuple[jax.Array, jax.Array]:
@@ -128,7 +137,7 @@ def _tradeoff(
     # the value is the best of those seen, rounded down, and never below 0
     value = jax.lax.stop_gradient(jnp.maximum(jnp.max(values - rounding), 0.0) - best) + best
     # at fpr 0 the line of infinite l counts as well: what cannot occur without the record
-    sure = 1.0 - _divergences.exp_up(frozen._log_failure(d))
+    sure = _sure(frozen._log_failure(d))
     value = value + jnp.where(
         level == 0.0, jnp.maximum(sure - jax.lax.stop_gradient(value), 0.0), 0.0
     )
@@ -162,7 +171,7 @@ def tradeoff_by_the_engine(m: Mechanism, rates: Rates, method: Numerical) -> jax
     value = read(m, fpr, method)
     # at fpr 0 the line of infinite g counts as well: what cannot occur without the record
     failures = [m._log_failure(d) for d in ("remove", "add")]
-    sure = 1.0 - _divergences.exp_up(jnp.maximum(*failures))
+    sure = _sure(jnp.maximum(*failures))
     value = jnp.where(fpr == 0.0, jnp.maximum(value, sure), value)
     # no test does worse than guessing; what is rounded may
     value = jnp.clip(value, 0.0, 1.0 - fpr)

@@ -42,7 +42,7 @@ class Gaussian(Law):
         """Phi(Phi^-1(1 - fpr) - mu)."""
         if fpr in (0, 1):
             return 1 - fpr
-        with mp.workdps(40):
+        with mp.workdps(40 + max(0, int(-mp.log10(fpr)))):  # 1 - fpr is to have digits of fpr
             guess = mp.sqrt(2) * mp.erfinv(1 - 2 * fpr)
             return mp.ncdf(guess - self.mu)
 

@@ -37,10 +37,9 @@ from jax import lax
 from jaxdp._law import _allowances
 from jaxdp._law._family import family_product, log_through
 from jaxdp._law._grid import between, dividing
-from jaxdp._law._parts import one_step, parts
+from jaxdp._law._parts import ends_of, one_step, parts
 from jaxdp._law._plan import FamilyPlan, Plan, StepPlan
 from jaxdp._law._saddle import log_price
-from jaxdp._law._step import finite_ends
 from jaxdp._law._symbols import (
     Frame,
     count_up,
@@ -90,9 +89,16 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         # atoms of the blocks, whole widths of the support apart, on the coarse lattice.
         term, step, one = plain[0]
         single = (step.outer <= 1.0) & (step.rest <= 0.0) & jnp.isinf(step.cut[1])
-        aligned = dividing(between(finite_ends(term)), spacing, least=4.0)
+        aligned = dividing(between(ends_of(term, step, side)), spacing, least=4.0)
         spacing = jnp.where(single, one.lattice.spacing, aligned)
         low = jnp.where(single, step.inner * step.centre + step.window[0], low)
+    else:  # the same for the first of several that has blocks, and atoms at both ends
+        free = jnp.asarray(True)
+        for term, step, _ in plain:
+            width = between(ends_of(term, step, side))
+            blocks = free & (width > 0.0) & ((step.outer > 1.0) | (step.rest > 0.0))
+            spacing = jnp.where(blocks, dividing(width, spacing, least=4.0), spacing)
+            free &= ~blocks
     frame = Frame(spacing, plan.chernoff, theta, side, size)
     log_scale = start = stray = shift = through = steps = jnp.float64(0.0)
     factors = log_mgf = jnp.zeros((2,), jnp.float64)

@@ -40,17 +40,18 @@ factor of about eight. Three places need more:
   both its ends >= s.) A narrow bulk at the low end moves down to its node (which lowers X); there
   E = 0, so that no mean is lost, and at the next node E is at least the put of the rest of the
   cell: phi is then the line from C(x_0), at least as steep as C is at x_0.
+  (Unless that put is much of what comes after the cell, which then is a steep one, see below.)
 * The last occupied cell. E may not exceed the call C_w (phi would be negative); where it would, it
   is replaced by it and phi ends there. On the cell before, phi is the line from
   C_w(x_j) - E_j to 0 at x_{j+1}: at most C if it is at the two means a, that is
   E_j >= (s(a) (x_{j+1} - x_j) - C_w(x_{j+1}) (a - x_j)) / (x_{j+1} - a).
 * Between isolated atoms E must not fall back to 0 (it would be convex where there is no mass), so
   on empty stretches it follows the line between the neighbouring values.
-* A steep cell, before a gap: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the
-  one before). With E_{j+1} >= s_j most of what comes would be lost. With a at the share t of the
-  cell, (1 - t) E_j >= s(a) at the two means is enough, whatever E_{j+1} >= 0 is. So the atom moves
-  to its left node, and the line of E to the next atom starts from 0 there, not from x_{j+1}: mass
-  that goes to the next atom makes up for what this one has lost.
+* A steep cell: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the one before; a
+  bulk narrower than a cell, and a thin tail). With E_{j+1} >= s_j most of what comes would be lost.
+  With a at the share t of the cell, (1 - t) E_j >= s(a) at the two means is enough, whatever
+  E_{j+1} >= 0 is. So the atom moves to its left node, and the line of E to the next atom starts
+  from 0 there, not from x_{j+1}: mass that goes to the next atom makes up for what this one lost.
 * Where the second differences of E still exceed w, a few sweeps raise E (which keeps E >= s).
 * Whatever is left. phi is given by its slopes, the survival masses of the cells,
   G_j = Q_w{X > x_j} + (E_{j+1} - E_j) / (x_{j+1} - x_j). A cell for which none of these
@@ -73,6 +74,7 @@ from jax import lax
 
 from jaxdp._divergences import exp_log
 from jaxdp._law import _allowances
+from jaxdp._law._grid import between_nodes
 from jaxdp._law._terms import Term
 
 _LARGEST_EXPONENT = 600.0
@@ -213,7 +215,9 @@ def lower_measure(
     step = jnp.where(some, span * ratio[:-1], 0.0)
     call = jnp.concatenate([_allowances.running(survival * step, reverse=True), zero])
     put = jnp.concatenate([zero, _allowances.running((to_left + below) * step)])
-    lead_put = jnp.where(leads, (to_left - atom) * step * (1.0 + allowance), 0.0)
+    lead_put = (to_left - atom) * step * (1.0 + allowance)
+    leads &= lead_put <= _MUCH * call[1:]
+    lead_put = jnp.where(leads, lead_put, 0.0)
     steep = _steep(mass, sag, call[1:], empty)
     held = jnp.where(steep, 0.0, sag)
     wanted = jnp.maximum(jnp.concatenate([zero, held]), jnp.concatenate([held, zero]))
@@ -282,17 +286,15 @@ def _lifted(halves: HalfCells, span: jax.Array, ratio: jax.Array, allowance: flo
 
 
 def _steep(mass: jax.Array, sag: jax.Array, call: jax.Array, empty: jax.Array) -> jax.Array:
-    """Cells before a gap whose E would take much of what comes after it (see the module).
-
-    That is half of its curve, or a thousandth where what is left on this side is next to nothing.
-    """
+    """Cells whose E would take half of the curve after them, or before a gap much of it."""
     none = jnp.zeros((1,), mass.dtype)
     follows = jnp.concatenate([mass[1:], none]) + jnp.concatenate([mass[2:], none, none])
     index = jnp.arange(mass.shape[0], dtype=jnp.int32)
     last = jnp.max(jnp.where(empty[1:], jnp.int32(0), index))
-    much = (sag > _MUCH * call) | ((sag > _SHARE * call) & (follows <= _SHARE * mass))
+    much = sag > _MUCH * call
     gap = jnp.concatenate([empty[2:], none > 0.0])
-    return much & gap & (index + 2 < last)
+    before_gap = gap & ((sag > _SHARE * call) & (follows <= _SHARE * mass))
+    return (much | before_gap) & (index + 2 < last)
 
 
 def _sag(
@@ -357,14 +359,14 @@ def lower(
 ) -> tuple[jax.Array, jax.Array]:
     """The law below: tilted P-weights of the nodes (sum 1) and log normaliser K(theta).
 
-    The first cell reaches down to -inf, for an atom at the low end. What lies next to the last node
-    moves down to it (an atom at the high end, where `align` left it); what is beyond is cut: it may
-    be much of the tilted law, and where all of that is, it only widens windows. Masses are held in
-    linear scale, in units that put 1 where the tilted law has its bulk. What would overflow there
-    (Q-masses far below the bulk) is cut, which only lowers the law.
+    The first cell reaches down to -inf, for an atom at the low end (`between_nodes`). What lies
+    next to the last node moves down to it (an atom at the high end, where `align` left it); what is
+    beyond is cut: it may be much of the tilted law, and where all of that is, it only widens
+    windows. Masses are held in linear scale, in units that put 1 where the tilted law has its bulk.
+    What would overflow there (Q-masses far below the bulk) is cut, which only lowers the law.
     """
     width = jnp.maximum(nodes[1:] - nodes[:-1], 0.0)
-    middle = nodes[:-1] + 0.5 * width
+    middle = between_nodes(nodes, width, term, centre)
     step = jnp.min(jnp.where(width > 0.0, width, jnp.inf), keepdims=True)
     start = jnp.concatenate([jnp.array([-jnp.inf]), middle, nodes[-1:]])
     stop = jnp.concatenate([middle, nodes[-1:], nodes[-1:] + jnp.where(step < jnp.inf, step, 0.0)])

@@ -47,7 +47,9 @@ def _one(term: Term, chosen: FamilyPlan, frame: Frame) -> Product:
     # The spacing is given, so only one end of the support can lie on the lattice.
     low = jnp.where(jnp.isfinite(high), -jnp.inf, low)
     lattice = align(Lattice(centre, frame.spacing), (low, high), frame.side)
-    one = discretise(term, lattice, chosen.range, frame.theta, frame.size, frame.side)
+    one = discretise(
+        term, lattice, finite_ends(term), chosen.range, frame.theta, frame.size, frame.side
+    )
     symbol = frame.symbol(one.weights, one.positions)
     total = symbol.real[0]
     magnitude, angle = log_of(symbol.wave / total)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp._law import _allowances
+from jaxdp._law._terms import Term
 
 _NODES_PER_DENSITY = 64
 _REACH = 2**28
@@ -120,3 +121,18 @@ def occupied_positions(
         jnp.ceil((support[1] - centre) / spacing - slack), jnp.ceil((kept_high - centre) / spacing)
     )
     return jnp.clip(positions, low, jnp.maximum(high, low + 1.0))
+
+
+def between_nodes(nodes: jax.Array, width: jax.Array, term: Term, centre: jax.Array) -> jax.Array:
+    """Where what is collapsed to one node ends and what is collapsed to the next begins.
+
+    Halfway. But next to an atom at the low end of the support, which keeps its node, right after
+    it: what lies beside the atom would else move its mean, and the whole of it has to move back.
+    """
+    middle = nodes[:-1] + 0.5 * width
+    if not term.bounded:
+        return middle
+    low, high = (jnp.asarray(end, jnp.float64) for end in term.support)
+    near = 4.0 * nudge((low, high), centre)
+    first = jnp.isfinite(low) & (jnp.abs(nodes[:-1] - low) <= near) & (width > 4.0 * near)
+    return jnp.where(first, nodes[:-1] + near, middle)

@@ -8,12 +8,12 @@ sqrt(n) where one costs n.
 
 Rare large losses, of either sign. The fine lattice need not hold them: split the one-step law into
 its bulk b, losses up to a cut, and the rest j, and compose (b + j)^n = sum_k C(n, k) b^(n-k) j^k.
-Let m be the Q-mass of b, m e^s its P-mass, and d the mass m at loss s. By Jensen b^k >= d^k in the
-order of `_discretise`, so
+Let m be the Q-mass of b, m e^s its P-mass, and d the mass m at loss s. (Losses may be counted from
+any point, and masses in any unit.) By Jensen b^k >= d^k in the order of `_discretise`, so
 * above: b^(n-k) = d^-k b^(n-k) d^k <= d^-k b^n, and the sum is at most b^n (1 + j/d)^n, where
   j/d is j with its losses less s and its Q-masses divided by m;
 * below, within a block: the term k = 0 as it is; for k = 1, 2, 3, b^(n-k) >= b^(n-3) d^(3-k); the
-  others are dropped. Losses are shifted by min(2 s, 0), masses multiplied by min(m^2, 1). The steps
+  others are dropped. With m = 1, losses are shifted by min(2 s, 0). The steps
   that are left over (`rest`) are bulk alone, and their jumps are shared out: a block of i steps has
   C(n', k) terms, n' = n / outer. With T the first four terms of (1 + x)^n', T^outer <= (1 + x)^n,
   term by term: by induction from Vandermonde's identity, in which the terms of degree k >= 4 that
@@ -60,14 +60,21 @@ _ANCHOR_ROUNDS = 16
 _DUST = 1e-12  # of the largest weight
 
 
+def ends_of(term: Term, step: StepPlan, side: int) -> tuple[jax.Array, jax.Array]:
+    """The support as the lattice of that side has it."""
+    low, high = finite_ends(term)
+    return (step.low if side < 0 else low), high
+
+
 def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int) -> OneStep:
     """Discretise one term on a ladder about the tilted mean, below about the anchor."""
     even = step.even > 0.0
     spacing = jnp.where(even, step.even, (step.window[1] - step.window[0]) / (size - 8))
     spacing = jnp.maximum(spacing, 1e-12 * jnp.abs(step.centre) + 1e-200)
     centre = step.centre if side > 0 else _anchor(term, step, spacing)
-    lattice = align(Lattice(centre, spacing), finite_ends(term), side)
-    one = discretise(term, lattice, step.range, theta, size, side, even)
+    ends = ends_of(term, step, side)
+    lattice = align(Lattice(centre, spacing), ends, side)
+    one = discretise(term, lattice, ends, step.range, theta, size, side, even)
     if side > 0:
         return one
     # The losses of one of many blocks lie about the anchor of the plan, which is wider: on the
@@ -166,10 +173,18 @@ def _offset(fine: _Fine, origin: jax.Array, frame: Frame) -> jax.Array:
     return place - jnp.round(place)
 
 
-def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame: Frame):
+def _fold(
+    fine: _Fine,
+    step: StepPlan,
+    fold: jax.Array,
+    origin: jax.Array,
+    from_d: jax.Array,
+    frame: Frame,
+) -> tuple[Symbol, jax.Array]:
     """The fold-fold bulk on the coarse lattice, and log1p of the mass it may be off by.
 
-    Its coarse points are (in losses) origin * centre + spacing * (k + `_offset`), k any integer;
+    Its coarse points are (in losses) origin * centre + spacing * (k + `_offset`), k any integer,
+    once jumps make up for the steps that it lacks, each counted from `from_d` below the centre;
     normalised by the fold-th power of the bulk's mass.
     """
     size, h = frame.size, fine.lattice.spacing
@@ -178,7 +193,7 @@ def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame
     wave = power(fine.wave, fold)
     ordered = jnp.fft.irfft(wave, size)[wrap(count_up(size) + first, size)]
     ordered, lost = without_noise(ordered, rounding_mass(factors(fold), wave, size))
-    from_origin = (fold - origin) * (fine.lattice.centre / frame.spacing)
+    from_origin = (fold - origin) * (from_d / frame.spacing)
     ratio = h / frame.spacing
     start = first * ratio + from_origin - _offset(fine, origin, frame)
     middle = jnp.ceil(-start)  # where place 0 goes: none becomes negative
@@ -190,40 +205,53 @@ def _fold(fine: _Fine, step: StepPlan, fold: jax.Array, origin: jax.Array, frame
     return frame.symbol(coarse, count_up(size) - middle), jnp.log1p(lost)
 
 
-def _jumps(one: OneStep, rare: jax.Array, few: jax.Array, frame: Frame) -> tuple[Symbol, Symbol]:
+class _Jumps(NamedTuple):
     """The rare large losses on the coarse lattice, j itself and what may stand beside others.
 
-    The second is j/d above, and j with its losses and masses reduced below: see the module. (Where
-    the steps are not few, the first is not needed.)
+    The second is j/d above, and j with its losses reduced below: see the module. (Where the steps
+    are not few, the first is not needed.) Losses are counted from the point of the coarse lattice
+    next to d, which is `from_d` below the centre, and masses in units of d's: so they stay on the
+    lattice, and within the range of a double, wherever the bulk is.
     """
+
+    own: Symbol
+    beside: Symbol
+    from_d: jax.Array
+    log_mass: jax.Array  # of d, in units of the step's
+
+
+def _jumps(one: OneStep, rare: jax.Array, few: jax.Array, frame: Frame) -> _Jumps:
     size, h, theta = frame.size, frame.spacing, frame.theta
-    loss = one.lattice.centre + one.positions * one.lattice.spacing
-    exponent = jnp.where(rare, 0.0, loss - one.lattice.centre)
+    offset = one.positions * one.lattice.spacing
+    exponent = jnp.where(rare, 0.0, offset)
     tilts = jnp.stack([-1.0 - theta, -theta])
     q_log, p_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), tilts[:, None] * exponent)
-    log_m = q_log + one.log_norm - (1.0 + theta) * one.lattice.centre
-    s = p_log - q_log + one.lattice.centre
+    some = jnp.any(rare)  # else there is nothing to multiply what follows with
+    mean = jnp.where(some, p_log - q_log, 0.0)
+    place_of_d = lax.stop_gradient(jnp.round((one.lattice.centre + mean) / h))
+    from_d = one.lattice.centre - place_of_d * h
+    log_m, s = q_log - (1.0 + theta) * from_d, mean + from_d
     # A d that is lower is right on either side: here by what its two sums may be off by.
     rough = _allowances.pairwise_sums(exponent.size) + _allowances.exponent(
-        q_log, p_log, one.log_norm, (1.0 + theta) * one.lattice.centre
+        q_log, p_log, (1.0 + theta) * from_d
     )
-    log_m, s = log_m - rough, s - 2.0 * rough
-    some = jnp.any(rare)  # else there is nothing to multiply what follows with
-    log_m, s = jnp.where(some, log_m, 0.0), jnp.where(some, s, 0.0)
-    weights = jnp.where(rare, one.weights, 0.0) * jnp.exp(one.log_norm)
+    log_m, s = jnp.where(some, log_m - rough, 0.0), jnp.where(some, s - 2.0 * rough, 0.0)
+    loss = from_d + offset
+    weights = jnp.where(rare, one.weights, 0.0) * jnp.exp(-log_m)
     if frame.side < 0:
         # Moving a Q-mass by l multiplies its tilted weight by e^{(1 + theta) l}. Moving to a whole
         # number of places costs up to one: of few steps only the second jump pays it.
-        move, log_mass = jnp.minimum(2.0 * s, 0.0), jnp.minimum(2.0 * log_m, 0.0)
+        move = jnp.minimum(2.0 * s, 0.0)
         now = jnp.where(few, 0.0, move)
-        weights *= jnp.where(few, 1.0, jnp.exp(log_mass + (1.0 + theta) * move))
+        weights *= jnp.exp((1.0 + theta) * now)
         place = jnp.where(rare, loss + now, 0.0) / h
         before = jnp.clip(-jnp.floor(jnp.min(place)), 0.0, size // 2)
         coarse = coarsen(weights, place + before, h, theta, frame.side, size)
         own = frame.symbol(coarse, count_up(size) - before)
         cell = jnp.where(few, jnp.floor(move / h), 0.0)
-        mass = jnp.where(few, jnp.exp(log_mass + (1.0 + theta) * cell * h), 1.0)
-        return own, own * frame.points(cell, mass, jnp.zeros_like(mass))
+        mass = jnp.exp((1.0 + theta) * cell * h)
+        beside = own * frame.points(cell, mass, jnp.zeros_like(mass))
+        return _Jumps(own, beside, from_d, log_m)
 
     place = jnp.where(rare, loss, 0.0) / h
 
@@ -236,7 +264,8 @@ def _jumps(one: OneStep, rare: jax.Array, few: jax.Array, frame: Frame) -> tuple
 
     cell, left, right = two(weights, place)
     own = frame.symbol(jnp.concatenate([left, right]), jnp.concatenate([cell, cell + 1.0]))
-    return own, own * frame.points(*two(jnp.exp(-log_m - (1.0 + theta) * s), -s / h))
+    beside = own * frame.points(*two(jnp.exp(-(1.0 + theta) * s), -s / h))
+    return _Jumps(own, beside, from_d, log_m)
 
 
 class Part(NamedTuple):
@@ -263,7 +292,7 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     log_norm = one.log_norm + jnp.log(bulk)
     fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf, one.end)
     few = (step.outer <= 1.0) & (step.rest <= 0.0)
-    own, beside = _jumps(one, rare, few, frame)
+    own, beside, from_d, log_mass = _jumps(one, rare, few, frame)
     inner, rest = step.inner, step.rest
     # The folds go through one program: inner and rest (of few steps all but one instead), below
     # also inner with three factors fewer.
@@ -272,9 +301,9 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     if frame.side < 0:
         folds, origins = [*folds, jnp.maximum(inner - 3.0, 0.0)], [*origins, inner]
     folds, origins = jnp.stack(folds), jnp.stack(origins)
-    each = lax.map(lambda pair: _fold(fine, step, pair[0], pair[1], frame), (folds, origins))
-    # In units of the bulk's mass to the number of steps in the block.
-    unit = jnp.exp((folds - origins) * log_norm)
+    each = lax.map(lambda x: _fold(fine, step, x[0], x[1], from_d, frame), (folds, origins))
+    # In units of the bulk's mass to the number of steps in the block, jumps in units of d's.
+    unit = jnp.exp((origins - folds) * (log_mass - jnp.log(bulk)))
     blocks = [jax.tree.map(lambda x, i=i: x[i], each) for i in range(folds.shape[0])]
 
     def add(to: int, fold: int, series: Symbol) -> None:

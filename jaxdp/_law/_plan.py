@@ -36,6 +36,8 @@ _BULK_POINTS = 256.0
 # 4 times tighter.
 _FEW_STEPS = 256.0
 _FEW_JUMPS = 1e-7, 2.0
+# An atom with so small a share of the next one's mass is next to none.
+_LOG_RARE = np.log(1e-4)
 _LEAST_BLOCK = 6.0  # steps: see `_parts`
 # Beyond that, moments at the Chernoff tilts are given up (`_symbols`).
 _LARGEST_EXPONENT = 500.0
@@ -48,7 +50,8 @@ class StepPlan(NamedTuple):
     The cut (its middle, and the distance from it) and the window are relative to the centre. The
     anchor is where the mean ratio of the losses near the median lies: with a node there, losses
     closer together than the lattice's points keep their mean in the law below. Where one step
-    need not be on a ladder, `even` is the spacing of its nodes, else 0.
+    need not be on a ladder, `even` is the spacing of its nodes, else 0. `low` is where the support
+    begins for the law below, which collapses what is less to that point.
     """
 
     centre: jax.Array
@@ -61,6 +64,7 @@ class StepPlan(NamedTuple):
     chernoff: jax.Array
     range: tuple[jax.Array, jax.Array]
     even: jax.Array
+    low: jax.Array
 
 
 class FamilyPlan(NamedTuple):
@@ -151,6 +155,47 @@ def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array
     return jnp.where(other > mass, plain, tilted)
 
 
+def _begins(log_p: jax.Array, loss: jax.Array, low: jax.Array) -> jax.Array:
+    """The low end of a coarse law, or the mean of its first two atoms if the first is next to none.
+
+    The law below has no room beside so small a mass (`_discretise`), and its lattice then has a
+    node at the atom that counts. (A little lower, as rounding is to leave the mean above it.)
+    """
+    some = log_p > -jnp.inf
+    rank = jnp.cumsum(some.astype(jnp.int32))
+    first, second = some & (rank == 1), some & (rank == 2)
+    alone = ~jnp.any(second[:-1] & some[1:])
+    log_q = log_p - loss
+
+    def total(log_mass: jax.Array, cells: jax.Array) -> jax.Array:
+        return _log_sum_exp(jnp.where(cells, log_mass, -jnp.inf))
+
+    rare = total(log_q, first) < total(log_q, second) + _LOG_RARE
+    mean = total(log_p, first | second) - total(log_q, first | second)
+    mean -= 2.0**-40 * (1.0 + jnp.abs(mean))
+    return jnp.where(alone & rare & jnp.isfinite(low) & (mean > low), mean, low)
+
+
+def _within(
+    edges: jax.Array, centred: jax.Array, reaching: jax.Array, log_p: jax.Array, cut: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """The coarse law up to the cut, and how far down and up each cell counts as reaching.
+
+    A coarse cell may be wide, and the law itself ends at the cut: not where a cell has its mean.
+    """
+    begins = jnp.concatenate([centred[:, :1], edges], axis=1)
+    ends = jnp.concatenate([edges, reaching[:, -1:]], axis=1)
+    ends = jnp.where(reaching > centred, reaching, ends)
+    some = (log_p > -jnp.inf) & (begins < cut) & (ends > -cut)
+    first = some & (jnp.cumsum(some.astype(jnp.int32), axis=1) == 1)
+    last = some & ~jnp.pad(some[:, 1:], ((0, 0), (0, 1)))
+    low = jnp.clip(jnp.where(first, begins, centred), -cut, cut)
+    high = jnp.clip(jnp.where(last, ends, reaching), -cut, cut)
+    whole = jnp.isinf(cut)
+    reach = jnp.where(whole, centred, low), jnp.where(whole, reaching, high)
+    return jnp.where(some, log_p, -jnp.inf), reach
+
+
 def _tops(terms: Terms) -> jax.Array:
     """Per term, the largest finite loss (not of families: infinity)."""
     tops = [
@@ -175,6 +220,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     above = _saddle.above(atoms)
     keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
     highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[:, :1]), axis=-1)
+    given, coarse = atoms.log_p, atoms.loss
     log_p = jnp.where(keep, atoms.log_p, -jnp.inf)
     # The last cell that is kept may hold a good part of the tilted law: it counts with its end.
     last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
@@ -200,7 +246,9 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     mean = jnp.sum(count * m.mean)
     # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
     margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
-    if epsilon is None:
+    if epsilon is None:  # no estimate is to be above what Chernoff knows at this tilt
+        most = jnp.sum(count * m.log_norm) + log_price(theta) - log_answer
+        centre = jnp.minimum(centre, most / theta)
         centre = 0.25 * margin * jnp.floor(4.0 * centre / margin)
     # (What is looked for is at most 1; an estimate of it need not be.)
     log_value = jnp.minimum(log_answer - jnp.sum(count * m.log_norm) + theta * centre, 0.0)
@@ -223,9 +271,14 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     ends = jnp.minimum(edges, _tops(terms)[:, None]) - m.mean[:, None]
     reaching = centred.at[:, :-1].max(jnp.where(last, ends, -jnp.inf))
 
-    def log_mgf(log_weight: jax.Array, tilts: jax.Array, rows: np.ndarray) -> jax.Array:
+    def log_mgf(
+        log_weight: jax.Array,
+        tilts: jax.Array,
+        rows: np.ndarray,
+        reach: tuple[jax.Array, jax.Array] = (centred, reaching),
+    ) -> jax.Array:
         """Per term, at each of its tilts: (..., terms, tilts)."""
-        low, high = centred[rows], reaching[rows]
+        low, high = reach[0][rows], reach[1][rows]
 
         def one(t: jax.Array) -> jax.Array:
             return _log_sum_exp(log_weight + jnp.maximum(t[:, None] * low, t[:, None] * high))
@@ -265,7 +318,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     cut = jnp.where(single, jnp.inf, cut)
     outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
     rest = whole - inner * outer
-    kept = jnp.where(jnp.abs(centred) >= cut[:, None], -jnp.inf, log_p)
+    kept, reach = _within(edges - m.mean[:, None], centred, reaching, log_p, cut[:, None])
     units = jnp.sqrt(inner) * bulk
     tilts = base / units[:, None]
     # Moving the centre moves the middle of the inner fold, by an eighth of its deviation at most.
@@ -276,7 +329,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     places = np.cumsum([0] + [t.number if isinstance(t, Family) else 1 for t in terms])[:-1]
     rows = places[~own]
     both = jnp.concatenate([-tilts, tilts], axis=-1)
-    values = inner[rows, None] * log_mgf(kept[rows], both[rows], rows)
+    values = inner[rows, None] * log_mgf(kept[rows], both[rows], rows, reach)
     steps = []
     for i, term in zip(places, terms, strict=True):
         if isinstance(term, Family):
@@ -302,6 +355,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
                 tilt,
                 (lowest[i], highest[i]),
                 jnp.where(fine, even, 0.0),
+                _begins(given[i], coarse[i], jnp.asarray(term.support[0], jnp.float64)),
             )
         )
     return Plan(theta, centre, margin, window, chernoff, tuple(steps))

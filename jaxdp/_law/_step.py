@@ -34,22 +34,26 @@ def finite_ends(term: Term) -> tuple[jax.Array, jax.Array]:
 def discretise(
     term: Term,
     lattice: Lattice,
+    ends: tuple[jax.Array, jax.Array],
     kept: tuple[jax.Array, jax.Array],
     theta: jax.Array,
     size: int,
     side: int,
     even: jax.Array | bool = False,
 ) -> OneStep:
-    """The law above (side = +1) or below (-1) on a ladder about the lattice's centre, or evenly."""
+    """The law above (side = +1) or below (-1) on a ladder about the lattice's centre, or evenly.
+
+    `ends` is the support, of which what is lower may be collapsed to its low end on the side below.
+    """
     positions = jnp.where(even, even_rungs(size), rungs(size))
-    positions = occupied_positions(lattice, finite_ends(term), kept, positions)
+    positions = occupied_positions(lattice, ends, kept, positions)
     nodes = lattice.centre + positions * lattice.spacing
     if side > 0:
         weights, log_norm, top = _discretise.upper(term, nodes, theta)
     else:
         weights, log_norm = _discretise.lower(term, nodes, theta, lattice.centre)
         top = jnp.float64(-jnp.inf)
-    high = finite_ends(term)[1]
+    high = ends[1]
     some = jnp.isfinite(high)
     end = jnp.round((jnp.where(some, high, lattice.centre) - lattice.centre) / lattice.spacing)
     return OneStep(weights, positions, lattice, log_norm, top, end)

@@ -29,7 +29,8 @@ def discrete_gaussian_rate(s: jax.Array, sigma: jax.Array, sensitivity: jax.Arra
     theta has period 1 and is even, so only phi = s Delta modulo 1 in [-1/2, 1/2] counts, and
     theta(phi) - theta(0) is summed from terms of one sign: by Poisson's formula
     -4 sqrt(2 pi) sigma sum_n e^{-2 pi^2 sigma^2 n^2} sin^2(pi n phi), or directly
-    e^{-phi^2/(2 sigma^2)} cosh(n phi/sigma^2) - 1 per pair +-n.
+    e^{-phi^2/(2 sigma^2)} cosh(n phi/sigma^2) - 1 per pair +-n. (Where little of theta(0) is left,
+    as e^{-phi^2/(2 sigma^2)} times a sum of terms up to 1.)
     """
     variance = jnp.asarray(sigma, jnp.float64) ** 2
     order = jnp.maximum(s, 1.0 - s)
@@ -50,7 +51,12 @@ def discrete_gaussian_rate(s: jax.Array, sigma: jax.Array, sensitivity: jax.Arra
         base * jnp.expm1(jnp.where(small, change, 0.0)),
         jnp.exp(-0.5 * (n - phi) ** 2 / narrow) - base,
     )
-    direct_log = log1p(jnp.sum(growth) / jnp.sum(base))
+    share = jnp.sum(growth) / jnp.sum(base)
+    near = share > -0.5
+    # Next to -1 the difference has lost its digits: there the terms themselves, by the nearest one.
+    around = jnp.sum(jnp.exp(n * (phi - 0.5 * n) / narrow)) / jnp.sum(base)
+    far_log = jnp.log(around) - 0.5 * phi * phi / narrow
+    direct_log = jnp.where(near, log1p(jnp.where(near, share, 0.0)), far_log)
     log_ratio = jnp.where(dual, dual_log, direct_log)
     scale = order * (order - 1.0)
     flat = scale == 0.0  # theta'(0) = 0: the correction vanishes with phi^2
