@@ -126,8 +126,11 @@ def _cells(term: Term, window: _Window, rate: jax.Array, size: int):
     end = jnp.full((1,), jnp.inf)
     log_q, log_p = term.masses(jnp.concatenate([-end, loss]), jnp.concatenate([loss, end]))
     error = _allowances.masses(log_q, log_p) + term.mass_error
+    # (X = 0 has the least value of the statistic.)
+    least = jnp.round((log1p(-rate) - window.centre) / window.spacing) + size
+    least = jnp.clip(least, 0.0, 2.0 * size - 1.0).astype(jnp.int32)
     none = jnp.asarray(term.log_tau_q, jnp.float64)
-    log_q = log_q.at[0].set(log_add(log_q[0], none))
+    log_q = jnp.where(np.arange(2 * size) == least, log_add(log_q, none), log_q)
 
     def moved(log_mass: jax.Array, sign: float) -> jax.Array:
         return jnp.where(log_mass > -jnp.inf, log_mass + sign * 2.0 * error, -jnp.inf)
