@@ -81,8 +81,10 @@ def _choose(term: Term, k: jax.Array, t: jax.Array, rate: jax.Array, log_floor, 
     atoms = _saddle.coarse_atoms((term,))
     log_p, loss = atoms.log_p[0], atoms.loss[0]
     log_q = jnp.where(log_p > -jnp.inf, log_p - loss, -jnp.inf)
+    f = jnp.append(_statistic(loss, rate), log1p(-rate))  # the last for X = 0
+    log_p = jnp.append(log_p, -jnp.inf)
+    log_q = jnp.append(log_q, jnp.asarray(term.log_tau_q, jnp.float64))
     log_q -= special.logsumexp(log_q)
-    f = _statistic(loss, rate)
 
     def moments(theta: jax.Array):
         """log MGF and mean of T, under the two laws."""
