@@ -76,3 +76,18 @@ def test_finite_pairs_against_enumeration(direction):
     assert np.all(low <= truth * (1.0 + 1e-12))
     assert np.all(high >= truth * (1.0 - 1e-12))
     assert np.all(low >= 0.999 * truth)  # few outcomes, told apart by the statistic
+
+
+def test_gradients_of_the_bound_from_below_agree_with_differences():
+    """Breaks when a choice of the test carries a gradient, or its masses lose theirs."""
+
+    def least(x):
+        m = jaxdp.RandomAllocation(jaxdp.Gaussian(x[0]), 20.0, 2.0, x[1])
+        return jaxdp.epsilon_bounds(m, 1e-5, direction="add")[0]
+
+    at = np.array([1.0, 2.0])
+    value, slopes = jax.jit(jax.value_and_grad(least))(at)
+    step = 1e-4 * at
+    ends = jax.jit(jax.vmap(least))(np.concatenate([at + np.diag(step), at - np.diag(step)]))
+    assert np.isfinite(value)
+    np.testing.assert_allclose(slopes, (ends[:2] - ends[2:]) / (2.0 * step), rtol=2e-2)
