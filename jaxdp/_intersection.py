@@ -64,9 +64,9 @@ def intersection(
 
     Example:
       >>> import jaxdp
-      >>> law, pure = jaxdp.Gaussian(1.0), jaxdp.ApproximateDP(2.0, 0.0)
-      >>> both = jaxdp.Repeated(jaxdp.intersection([law, pure]), 4)
-      >>> alone = [jaxdp.epsilon(jaxdp.Repeated(m, 4), 1e-5) for m in (law, pure)]
+      >>> law, pure = jaxdp.Gaussian(1.0), jaxdp.ApproximateDP(1.0, 0.0)
+      >>> both = jaxdp.Repeated(jaxdp.intersection([law, pure]), 64)
+      >>> alone = [jaxdp.epsilon(jaxdp.Repeated(m, 64), 1e-5) for m in (law, pure)]
       >>> bool(jaxdp.epsilon(both, 1e-5) < 0.9 * min(alone))
       True
     """
@@ -103,10 +103,7 @@ def _curve(part: Any, direction: str, method: Method | None) -> Callable[[np.nda
     if isinstance(part, Mechanism):
 
         def of_mechanism(loss: np.ndarray) -> np.ndarray:
-            value = _queries.log_delta(part, loss, direction=direction, method=method)
-            if np.shape(value) != loss.shape:
-                raise ValueError(f"bounds must be single mechanisms, got a batch: {part!r}")
-            return np.asarray(value)
+            return np.asarray(_queries.log_delta(part, loss, direction=direction, method=method))
 
         return of_mechanism
 
@@ -136,5 +133,7 @@ def _ends(
             _queries.epsilon(part, delta, direction=d, method=method),
             _queries.epsilon(part, 0.0, direction=d),
         )
-        ends.append([float(e) for x in asked for e in np.ravel(x) if np.isfinite(e)])
+        if any(np.ndim(x) for x in asked):
+            raise ValueError(f"bounds must be single mechanisms, got a batch: {part!r}")
+        ends.append([float(e) for e in asked if np.isfinite(e)])
     return ends[0], ends[1]
