@@ -40,7 +40,7 @@ def intersection(
 
     .. math:: H(g) \le \mathrm{conv} \min_i H_i(g), \quad g = e^\varepsilon \ge 0,
 
-    which is a pair again: a finite one, above it by a few 1e-4 near `delta`. What is composed of it,
+    which is a pair again: a finite one, a few 1e-4 above it near `delta`. What is composed of it,
     sampled or allocated with it is bounded as the mechanism is, in both directions, and at least as
     tightly as through any one of the bounds. Upper bounds asked of it are certified for the
     mechanism if all the parts are bounds on *that* one, which cannot be checked here; lower ones

@@ -10,8 +10,8 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp import _law
-from jaxdp._divergences import log_add
 from jaxdp._allocation._selected import Selected
+from jaxdp._divergences import log_add
 from jaxdp._law import _allocation, _average_guess, _subset
 from jaxdp._mechanisms import Average, Mechanism, _curve
 from jaxdp._mechanisms._gaussian import GaussianFamily

@@ -44,7 +44,7 @@ from jaxdp._noise._atoms import interval_log_masses
 from jaxdp._special import log1p
 
 SIZE = 8192
-# Tilts, as shares of those whose means are the ends of the window: the likely end, and the rare one.
+# Tilts, as shares of those whose means are the ends of the window: its likely end, its rare one.
 _SHARES = np.array([0.1, 0.5]), np.array([0.25, 0.45, 0.65, 0.82, 0.95])
 _NUMBER = 1 + 2 * sum(len(shares) for shares in _SHARES)
 _REACH = 2.0 ** np.arange(-6.0, 10.0, 0.25)  # of tilts to choose from, per deviation
