@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _law, _numerical_average, _numerical_guess
+from jaxdp._allocation import _selected
 from jaxdp._mechanisms import Direction, Mechanism, _curve
 from jaxdp._numerical_terms import (
     TABLE_FLOOR,
@@ -194,6 +195,35 @@ def log_delta(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta, below (-1) or above (+1)."""
+    if -1 in sides and _selected.has_selection(m):
+        return _of_selections(
+            m, sides, lambda m, side: _log_delta(m, epsilon, direction, (side,), grid_size)
+        )
+    return _log_delta(m, epsilon, direction, sides, grid_size)
+
+
+def _of_selections(
+    m: Mechanism,
+    sides: tuple[int, ...],
+    bound: Callable[[Mechanism, int], tuple[jax.Array, ...]],
+) -> tuple[jax.Array, ...]:
+    """Bounds where k of t steps are chosen: from above by blocks, from below by tests."""
+
+    def below() -> jax.Array:
+        (tested,) = bound(_selected.below(m), -1)
+        exact = _selected.blocks_are_exact(m)
+        return tested if exact is None else jnp.where(exact, bound(m, -1)[0], tested)
+
+    return tuple(bound(m, 1)[0] if side > 0 else below() for side in sides)
+
+
+def _log_delta(
+    m: Mechanism,
+    epsilon: jax.Array,
+    direction: _law.AnyDirection,
+    sides: tuple[int, ...],
+    grid_size: int | None,
+) -> tuple[jax.Array, ...]:
     aim = _aim(m, epsilon)
     if holds_average(m):
         if _numerical_average.is_one(m):
@@ -229,6 +259,20 @@ def epsilon(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at log delta."""
+    if -1 in sides and _selected.has_selection(m):
+        return _of_selections(
+            m, sides, lambda m, side: _epsilon(m, log_target, direction, (side,), grid_size)
+        )
+    return _epsilon(m, log_target, direction, sides, grid_size)
+
+
+def _epsilon(
+    m: Mechanism,
+    log_target: jax.Array,
+    direction: str,
+    sides: tuple[int, ...],
+    grid_size: int | None,
+) -> tuple[jax.Array, ...]:
     if _numerical_average.has_average(m):
         return _of_averages(
             m,

@@ -10,14 +10,17 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp import _law
+from jaxdp._allocation._selected import Selected
 from jaxdp._divergences import log_add
-from jaxdp._law import _allocation, _average_guess
+from jaxdp._law import _allocation, _average_guess, _subset
 from jaxdp._mechanisms import Average, Mechanism, _curve
 from jaxdp._mechanisms._gaussian import GaussianFamily
 
 StepTerm = Callable[[Any, Any], _law.Term]
 _ESTIMATE_SIZE = 2048
 _RARE = -690.0  # log of failures that may not be numbers
+_RATES, _RATE = (0.25, 0.5, 1.0), 0.5  # of tests for a choice of steps, relative to k/t
+_FLOOR = 4.0  # of the tail that tests see, below log delta
 _POINTS = {1: 8192, -1: 16384}  # of the composition: the bound below needs more
 
 
@@ -110,6 +113,10 @@ def averaged(
 ) -> _law.Term:
     """An average as a term, its law above or below, right in one direction and about one delta."""
     count = jnp.asarray(count, jnp.float64)
+    if isinstance(block, Selected):
+        number = jnp.maximum(count, 1.0)
+        law = _selection(block, as_term, aim - jnp.log(number) - _FLOOR, direction, size)(_RATE)
+        return _subset.as_term(law, _sign(direction))._replace(count=count)
     term = _allocation.averaged_term(
         as_term(step_of(block), 1.0),
         block.num_steps,
@@ -121,6 +128,36 @@ def averaged(
         others=others,
     )
     return term._replace(count=count)
+
+
+def _sign(direction: Any) -> int:
+    return 1 if direction == "remove" else -1
+
+
+def _selection(
+    block: Selected, as_term: StepTerm, log_floor: jax.Array, direction: Any, size: int
+) -> Callable[[ArrayLike], _subset.Subset]:
+    """The law of the test with a rate, that of the choice being 1."""
+    term = as_term(step_of(block), 1.0)
+    t, k = (jnp.asarray(x, jnp.float64) for x in (block.num_steps, block.num_selected))
+
+    def law(rate: ArrayLike) -> _subset.Subset:
+        return _subset.subset(term, t, k, rate * k / t, log_floor, _sign(direction), size // 2)
+
+    return law
+
+
+def _tested(
+    block: Selected,
+    as_term: StepTerm,
+    aim: jax.Array,
+    direction: Any,
+    size: int,
+    read: Callable[[_subset.Subset], jax.Array],
+) -> tuple[jax.Array]:
+    """The best bound from below of several tests."""
+    law = _selection(block, as_term, aim - _FLOOR, direction, size)
+    return (jnp.max(lax.map(lambda rate: read(law(rate)), jnp.asarray(_RATES))),)
 
 
 def _each_side(
@@ -178,6 +215,13 @@ def _log_delta(
     block = _one(m) if repeated is None else repeated.mechanism
 
     def once(block: Any) -> tuple[jax.Array, ...]:
+        if isinstance(block, Selected):
+            k = jnp.asarray(block.num_selected, jnp.float64)
+            step = as_term(step_of(block), 1.0)
+            aim = _average_guess.guess_log_delta(step, block.num_steps / k, epsilon, k)
+            aim = jnp.maximum(aim - _FLOOR, _RARE)
+            read = functools.partial(_subset.log_delta, epsilon=epsilon)
+            return _tested(block, as_term, aim, direction, size, read)
         return _allocation.allocation_log_delta_bounds(
             as_term(step_of(block), 1.0),
             block.num_steps,
@@ -233,6 +277,9 @@ def epsilon(
     block = _one(m) if repeated is None else repeated.mechanism
 
     def once(block: Any) -> tuple[jax.Array, ...]:
+        if isinstance(block, Selected):
+            read = functools.partial(_subset.epsilon, log_target=log_target)
+            return _tested(block, as_term, log_target, direction, size, read)
         return _allocation.allocation_epsilon_bounds(
             as_term(step_of(block), 1.0),
             block.num_steps,

@@ -233,6 +233,40 @@ class PrivacyLoss:
         _checks.check("epsilon", epsilon, _checks.NOT_NAN)
         return self._read(_curve_of, epsilon, direction)
 
+    def delta(self, epsilon: ArrayLike, *, direction: Direction = "remove") -> jax.Array:
+        """delta at epsilon: `hockey_stick` by its other name."""
+        return self.hockey_stick(epsilon, direction=direction)
+
+    def advantage(self) -> jax.Array:
+        """The attack advantage max(TPR - FPR): the total variation distance, of both directions.
+
+        Example:
+          >>> import jaxdp
+          >>> law = jaxdp.privacy_loss(jaxdp.Gaussian(1.0), delta=0.3)
+          >>> round(float(law.advantage()), 3)
+          0.383
+        """
+        return self.hockey_stick(0.0)
+
+    def attack_success(self, prior: ArrayLike) -> jax.Array:
+        r"""How often the best attack guesses right whether P or Q was run, P with this prior.
+
+        .. math:: \sup_A \pi P(A) + (1 - \pi) Q(A^c) = 1 - \pi + \pi H_{(1 - \pi)/\pi},
+
+        max(pi, 1 - pi) without a release. P is what "remove" has first: with the record.
+
+        Raises:
+          ValueError: for a prior outside [0, 1].
+
+        Example:
+          >>> import jaxdp
+          >>> law = jaxdp.privacy_loss(jaxdp.Gaussian(1.0), delta=0.3)
+          >>> [round(float(law.attack_success(p)), 2) for p in (0.0, 0.1, 0.5)]
+          [1.0, 0.9, 0.69]
+        """
+        _checks.check("prior", prior, _checks.PROBABILITY)
+        return self._read(readings.success, prior, "remove")
+
     def epsilon(self, delta: ArrayLike, *, direction: Direction = "remove") -> jax.Array:
         """The least epsilon >= 0 at which the curve meets delta; inf where none does.
 

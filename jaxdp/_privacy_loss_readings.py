@@ -340,6 +340,19 @@ def _tradeoff_below(law: Any, fpr, at, log_masses, rough, direct, single) -> jax
     return jnp.where(some, jnp.minimum(best, whole), whole)
 
 
+def success(law: Any, prior: jax.Array, direct: bool, single: bool = False) -> jax.Array:
+    """1 - pi + pi H, g = (1 - pi)/pi; at least max(pi, 1 - pi), which H >= (1 - g)_+ makes it."""
+    inside = (prior > 0.0) & (prior < 1.0)
+    pi = jnp.where(inside, prior, 0.5)
+    # (The pair is (Q, P) where that is what "remove" reads, P then with the prior.)
+    log_h = log_curve(law, log1p(-pi) - jnp.log(pi), direct, single)
+    value = 1.0 - pi + pi * jnp.exp(log_h)
+    value += (1.0 if law.upper else -1.0) * 64.0 * _allowances.UNIT
+    value = jnp.clip(value, jnp.maximum(pi, 1.0 - pi), 1.0)
+    known = (prior == 0.0) | (prior == 1.0)
+    return jnp.where(inside, value, jnp.where(known, 1.0, jnp.nan))
+
+
 def renyi(law: Any, alpha: jax.Array, direct: bool) -> jax.Array:
     """Of the finite losses of the grid."""
     power = alpha - 1.0 if direct else -alpha

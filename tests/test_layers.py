@@ -30,6 +30,7 @@ FLOORS = {
     "jaxdp._law": 3,
     "jaxdp._queries": 4,
     "jaxdp._privacy_loss": 4,
+    "jaxdp._intersection": 4,
     "jaxdp._methods": 4,
     "jaxdp._numerical": 4,
     "jaxdp._answers": 4,

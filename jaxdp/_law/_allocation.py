@@ -1,6 +1,7 @@
 """Bounds for random allocation, one of t steps, and the averaged law as a term to compose.
 
-The lower bounds for several blocks are of the composition of the blocks.
+The lower bounds for several blocks are of the composition of the blocks, which itself lies above k
+of t steps (`_subset` has what is below).
 """
 
 import jax

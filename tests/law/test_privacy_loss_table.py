@@ -51,6 +51,29 @@ def test_a_law_as_a_mechanism_stays_on_its_side_at_every_epsilon(laws, direction
             np.testing.assert_allclose(low[near], truth[near], rtol=2e-2)
 
 
+def test_what_attacks_achieve_lies_between_the_laws(laws):
+    """The best guess at several priors, and the advantage, against the closed form."""
+    priors = np.array([0.0, 0.2, 0.45, 0.5, 0.7, 1.0])
+    odds = np.log((1.0 - priors[1:-1]) / priors[1:-1])
+    for reverse in (False, True):
+        direction = "add" if reverse else "remove"
+        truth = 1.0 - priors[1:-1] + priors[1:-1] * _truth(odds, direction)
+        with jax.enable_x64(True):
+            low, high = (
+                np.asarray((law.reverse() if reverse else law).attack_success(priors))
+                for law in (laws["lower"], laws["upper"])
+            )
+        assert np.all(low[1:-1] <= truth + 1e-12)
+        assert np.all(high[1:-1] >= truth - 1e-12)
+        assert np.all(high - low < 2e-3)
+        np.testing.assert_array_equal([*low[[0, -1]], *high[[0, -1]]], 1.0)
+    with jax.enable_x64(True):
+        ends = float(laws["lower"].advantage()), float(laws["upper"].advantage())
+        assert ends[0] <= _truth(0.0, "remove") <= ends[1] == float(laws["upper"].delta(0.0))
+        with pytest.raises(ValueError, match="prior"):
+            laws["upper"].attack_success(1.5)
+
+
 def test_a_sum_is_the_composition_and_sides_do_not_mix(laws):
     with jax.enable_x64(True):
         low, high = (float((law + law).epsilon(1e-2)) for law in (laws["lower"], laws["upper"]))
