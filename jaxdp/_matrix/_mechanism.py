@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _x64
 from jaxdp._allocation import RandomAllocation
 from jaxdp._matrix import _exchangeable, _linear, _strategies
+from jaxdp._matrix._two_bins import TwoBins
 from jaxdp._mechanisms import (
     Bracketed,
     Composed,
@@ -165,7 +166,7 @@ class MatrixMechanism(Bracketed):
 
     def _structure(self) -> Mechanism:
         if not self._is_exact():
-            return Composed([GaussianDP(1.0), RandomAllocation(GaussianDP(1.0), 2.0)])
+            return Composed([GaussianDP(1.0), RandomAllocation(TwoBins(1.0, 1.0), 2.0)])
         if self.sampling == "cyclic poisson":
             step = PoissonSampled(GaussianDP(1.0), 0.5)
             rounds = -(-self.num_steps // self.num_bins)
@@ -186,7 +187,7 @@ class MatrixMechanism(Bracketed):
         if self._is_exact():
             return self._exact()
         candidates = _exchangeable.below(self._lags(), jnp.asarray(self.sigma))
-        return _exchangeable.chosen(candidates, epsilon, log_delta, largest=True).allocation()
+        return _exchangeable.chosen(candidates, epsilon, log_delta, largest=True).single()
 
     def _responses(self) -> jax.Array:
         r = _linear.responses(self.strategy, self.num_steps, self.num_bins)
@@ -231,8 +232,8 @@ class MatrixMechanism(Bracketed):
                 return self._exact()
             mu, ulps = _x64.evaluate(_gaussian, self, rounding=("up", "up"))
             return RandomAllocation(GaussianDP(mu, ulps), self.num_bins)
-        common, own, bins = _x64.evaluate(_dominating, self, delta, rounding=rounding)
-        step = RandomAllocation(GaussianDP(own, 4.0), bins)
+        common, one, bins = _x64.evaluate(_dominating, self, delta, rounding=rounding)
+        step = RandomAllocation(GaussianDP(one, 4.0), bins)
         return Composed([GaussianDP(common, 4.0), step])
 
     def sample(self, key: jax.Array, value: Any) -> Any:
@@ -262,6 +263,7 @@ def _gaussian(m: MatrixMechanism) -> tuple[jax.Array, jax.Array]:
 
 
 def _dominating(m: MatrixMechanism, delta: jax.Array) -> tuple[jax.Array, ...]:
-    candidates = _exchangeable.above(m._lags(), jnp.asarray(m.sigma))
+    """The best of blocks of one bin, which is of public mechanisms alone."""
+    candidates = _exchangeable.above(m._lags(), jnp.asarray(m.sigma), pairs=False)
     best = _exchangeable.chosen(candidates, None, jnp.log(delta))
-    return jnp.sqrt(best.common), jnp.sqrt(best.own), best.bins
+    return jnp.sqrt(best.common), jnp.sqrt(best.pair), best.bins
