@@ -151,7 +151,7 @@ def _learn(options, theta, epsilon, delta):
 
     def excess(log_sigma, column):
         lags = _strategies.lags(_strategies.Toeplitz(column), n, b)
-        candidates = _exchangeable.above(lags, jnp.exp(log_sigma))
+        candidates = _exchangeable.above(lags, jnp.exp(log_sigma), pairs=False)
         best = _exchangeable.chosen(candidates, epsilon, None)  # one for the gradient to go through
         return _exchangeable.log_delta_estimate(best, epsilon) - log_delta
 

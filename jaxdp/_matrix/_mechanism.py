@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _x64
 from jaxdp._allocation import RandomAllocation
-from jaxdp._matrix import _exchangeable, _linear, _strategies
+from jaxdp._matrix import _estimate, _exchangeable, _linear, _strategies
 from jaxdp._matrix._two_bins import TwoBins
 from jaxdp._mechanisms import (
     Bracketed,
@@ -198,6 +198,15 @@ class MatrixMechanism(Bracketed):
 
     def _least_epsilon(self, log_delta: jax.Array, direction: Direction) -> jax.Array:
         return _linear.epsilon(self._responses(), log_delta, direction)
+
+    def _sampler(self) -> Any:
+        """What estimates delta."""
+        if self.sampling != "balls in bins":
+            raise ValueError("m must be sampled by 'balls in bins'; else its epsilon is exact")
+        wrong = _estimate.size_error(self.num_steps, self.num_bins)
+        if wrong is not None:
+            raise ValueError(wrong)
+        return _estimate.estimate
 
     def majorant(self, delta: ArrayLike = 1e-6) -> Mechanism:
         """An ordinary mechanism that dominates this one, in both directions and for all epsilon.

@@ -38,16 +38,16 @@ def test_the_search_finds_the_best_of_a_grid(in_float64):
         lags = _strategies.lags(_strategies.Toeplitz(column), n, b)
 
         def at(sigma):
-            candidates = _exchangeable.above(lags, sigma)
+            candidates = _exchangeable.above(lags, sigma, pairs=False)
             values = jax.vmap(lambda x: _exchangeable.log_delta_estimate(x, epsilon))(candidates)
             return jnp.min(values)
 
-        sigmas = jnp.geomspace(1.0, 10.0, 400)
+        sigmas = jnp.geomspace(1.5, 8.0, 200)
         met = jax.lax.map(at, sigmas) <= jnp.log(delta)
         sigma = jnp.min(jnp.where(met, sigmas, jnp.inf))
         return sigma * jnp.sqrt(_strategy.squared_error(column, n, "mean"))
 
-    grid = np.linspace(0.05, 0.99, 40)
+    grid = np.linspace(0.05, 0.99, 20)
     losses = np.asarray(loss(jnp.asarray(grid)))
     learned = _strategy._program(n, b, "mean", None, 60)(np.log([0.5]), epsilon, delta)
     assert abs(learned[1] - grid[losses.argmin()]) < 0.1
