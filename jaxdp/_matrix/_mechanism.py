@@ -16,6 +16,7 @@ from jaxdp._mechanisms import (
     Composed,
     Direction,
     Gaussian,
+    GaussianMixture,
     Mechanism,
     PoissonSampled,
     Repeated,
@@ -182,6 +183,19 @@ class MatrixMechanism(Bracketed):
             return self._exact()
         candidates = _exchangeable.above(self._lags(), jnp.asarray(self.sigma))
         return _exchangeable.chosen(candidates, epsilon, log_delta).mechanism()
+
+    def _above_plainly(self) -> Mechanism | None:
+        """The bins along one axis, each with its own norm, for matrices whose bins differ.
+
+        Entrywise G_ij <= sqrt(G_ii G_jj), which are the inner products of numbers (Kahane).
+        """
+        if self._is_exact() or not isinstance(self.strategy, _strategies.Dense):
+            return None
+        members = _strategies.members(self.strategy, self.num_steps, self.num_bins)
+        squares = jnp.sum(members * members, axis=0)
+        norms = jnp.sqrt(squares) * (1.0 + _UNIT * (self.num_steps + 16.0)) / self.sigma
+        weights = jnp.full(self.num_bins, 1.0 / self.num_bins)
+        return GaussianMixture(jnp.ones(()), norms, weights)
 
     def _below(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
         if self._is_exact():

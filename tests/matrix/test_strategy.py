@@ -42,7 +42,7 @@ def test_the_search_finds_the_best_of_a_grid(in_float64):
             values = jax.vmap(lambda x: _exchangeable.log_delta_estimate(x, epsilon))(candidates)
             return jnp.min(values)
 
-        sigmas = jnp.geomspace(1.5, 8.0, 200)
+        sigmas = jnp.geomspace(1.5, 8.0, 400)
         met = jax.lax.map(at, sigmas) <= jnp.log(delta)
         sigma = jnp.min(jnp.where(met, sigmas, jnp.inf))
         return sigma * jnp.sqrt(_strategy.squared_error(column, n, "mean"))
