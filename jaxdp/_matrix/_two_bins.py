@@ -123,11 +123,13 @@ class TwoBins(Base):
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         parts = self._parts()
-        inner = [
-            jnp.where(jnp.isinf(x)[..., None], x[..., None], x[..., None] - parts.log_scales)
-            for x in jnp.broadcast_arrays(lo, hi)
-        ]
-        q, p = _divergences.gaussian_log_masses(*inner, jnp.sqrt(parts.variances))
+
+        def inner(x: jax.Array) -> jax.Array:
+            return jnp.where(jnp.isinf(x)[..., None], x[..., None], x[..., None] - parts.log_scales)
+
+        lo, hi = jnp.broadcast_arrays(lo, hi)
+        roots = jnp.sqrt(parts.variances)
+        q, p = _divergences.gaussian_log_masses(inner(lo), inner(hi), roots)
         return (
             special.logsumexp(q + parts.log_weights, axis=-1),
             special.logsumexp(p + parts.log_weights + parts.log_scales, axis=-1),
