@@ -193,6 +193,21 @@ def test_gradients_agree_with_differences_under_jit_and_vmap(in_float64):
     assert np.isnan(evaluate(column, jnp.array([-1.0, 1.0]))[0])
 
 
+@pytest.mark.slow
+def test_gradients_of_the_engine_agree_with_differences(in_float64):
+    """Breaks when a choice of the pair above carries a gradient, or its cells lose theirs."""
+
+    def epsilon(x):
+        run = jaxdp.MatrixMechanism(x[:4], x[4], num_steps=60, num_bins=20)
+        return jaxdp.epsilon(run, 1e-5, direction="remove")
+
+    at, step = jnp.append(jnp.asarray(BANDS), 3.0), 1e-4
+    shifts = step * jnp.eye(5)
+    ends = jax.jit(lambda x: jax.lax.map(epsilon, x))(jnp.concatenate([at + shifts, at - shifts]))
+    slopes = (ends[:5] - ends[5:]) / (2.0 * step)
+    np.testing.assert_allclose(jax.jit(jax.grad(epsilon))(at), slopes, rtol=1e-3)
+
+
 def test_sigma_is_calibrated():
     def build(sigma):
         return jaxdp.MatrixMechanism(BANDS, sigma, num_steps=60, num_bins=20, sampling="fixed")
