@@ -160,17 +160,21 @@ def _between(
     m: Bracketed,
     question: tuple[jax.Array | None, jax.Array | None],
     sides: tuple[Side, ...],
-    ask: Callable[[Mechanism, tuple[Side, ...]], tuple[jax.Array, ...]],
+    ask: Callable[[Mechanism, Method | None, tuple[Side, ...]], tuple[jax.Array, ...]],
+    method: Method | None,
     tested: Callable[[jax.Array], jax.Array],
 ) -> tuple[jax.Array, ...]:
     """Above from what dominates m, below from the better of what is dominated and of tests."""
     above, inside = m._above(*question), m._in_domain()
     if m._is_exact():
-        values = ask(above, sides)
+        values = ask(above, method, sides)
     else:
         values = []
         for side in sides:
-            (value,) = ask(m._below(*question) if side < 0 else above, (side,))
+            (value,) = ask(m._below(*question) if side < 0 else above, method, (side,))
+            plain = m._above_plainly() if side > 0 else None
+            if plain is not None:
+                value = jnp.minimum(value, ask(plain, Analytic(), (side,))[0])
             values.append(tested(value) if side < 0 else value)
     return tuple(jnp.where(inside, v, jnp.nan) for v in values)
 
@@ -182,10 +186,10 @@ def _bracketed_log_deltas(
         least = _numerical.larger(direction, lambda d: m._least_log_delta(epsilon, d))
         return jnp.maximum(value, least)
 
-    def ask(other: Mechanism, sides: tuple[Side, ...]) -> tuple[jax.Array, ...]:
+    def ask(other, method, sides):
         return log_deltas(other, epsilon, direction, method, sides)
 
-    return _between(m, (epsilon, None), sides, ask, tested)
+    return _between(m, (epsilon, None), sides, ask, method, tested)
 
 
 def _bracketed_epsilons(
@@ -198,10 +202,10 @@ def _bracketed_epsilons(
         least = _numerical.larger(direction, lambda d: m._least_epsilon(log_target, d))
         return jnp.where(pure, value, jnp.maximum(value, least))
 
-    def ask(other: Mechanism, sides: tuple[Side, ...]) -> tuple[jax.Array, ...]:
+    def ask(other, method, sides):
         return epsilons(other, delta, direction, method, sides)
 
-    return _between(m, (None, log_target), sides, ask, tested)
+    return _between(m, (None, log_target), sides, ask, method, tested)
 
 
 def log_delta(

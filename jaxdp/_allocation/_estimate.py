@@ -63,7 +63,7 @@ class Estimate:
 
 
 def estimate_delta(
-    m: RandomAllocation,
+    m: Mechanism,
     epsilon: ArrayLike,
     key: jax.Array,
     *,
@@ -71,13 +71,16 @@ def estimate_delta(
     direction: str = "remove",
     confidence: float = 0.999,
 ) -> Estimate:
-    """Estimate delta at epsilon of one of t steps by importance sampling.
+    """Estimate delta at epsilon by importance sampling: one of t steps, or a matrix mechanism.
 
-    Streams over chunks of samples on the device; about num_samples * t draws for each element.
+    Streams over chunks of samples on the device; about num_samples * t draws for each element. The
+    values lie in a range known beforehand that is near delta, so that the interval, by the
+    empirical Bernstein inequality, holds for any number of samples.
 
     Args:
       m: RandomAllocation of a Gaussian, Laplace or RandomizedResponse step, k = 1, one epoch, t a
-        known integer. Its other parameters broadcast against epsilon.
+        known integer. Or a MatrixMechanism under balls in bins (t its bins), whose matrix is
+        built. Its other parameters broadcast against epsilon.
       epsilon: any real number.
       key: a JAX random key; all elements use the same draws.
       num_samples: >= 2.
@@ -95,14 +98,7 @@ def estimate_delta(
       >>> bool(got.low <= high), bool(low <= got.high)
       (True, True)
     """
-    if not isinstance(m, RandomAllocation) or not _has_quantile(m.mechanism):
-        got = _checks.shown(m)
-        raise TypeError(f"m must be a RandomAllocation of Gaussian, Laplace or response, got {got}")
-    if m.split:
-        raise ValueError("m must have num_selected = num_epochs = 1")
-    steps = _checks.concrete("num_steps", m.num_steps)
-    if steps is None or steps.size != 1 or steps.item() != int(steps.item()):
-        raise ValueError("num_steps must be one known integer")
+    program, options = _program(m)
     _checks.check("epsilon", epsilon, _checks.REAL)
     _checks.check_choice("direction", direction, ("remove", "add"))
     if not isinstance(num_samples, int) or not 2 <= num_samples < 2**63:
@@ -111,20 +107,39 @@ def estimate_delta(
     _checks.check("confidence", confidence, _checks.OPEN_DELTA)
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     value, low, high = _x64.evaluate(
-        _estimate,
-        m.mechanism,
+        program,
+        m.mechanism if program is _estimate else m,
         epsilon,
         words[..., 0],
         words[..., 1],
         rounding=("nearest", "down", "up"),
         chunk=1,
         differentiable=False,
-        steps=int(steps.item()),
+        **options,
         samples=num_samples,
         direction=direction,
         miss=1.0 - float(confidence),
     )
     return Estimate(value, low, high, float(confidence), num_samples)
+
+
+def _program(m: Mechanism) -> tuple[Any, dict[str, int]]:
+    """What samples for m, and its static options."""
+    own = getattr(m, "_sampler", None)
+    if own is not None:
+        return own(), {}
+    if not isinstance(m, RandomAllocation) or not _has_quantile(m.mechanism):
+        got = _checks.shown(m)
+        raise TypeError(
+            "m must be a MatrixMechanism or a RandomAllocation of Gaussian, Laplace or response, "
+            f"got {got}"
+        )
+    if m.split:
+        raise ValueError("m must have num_selected = num_epochs = 1")
+    steps = _checks.concrete("num_steps", m.num_steps)
+    if steps is None or steps.size != 1 or steps.item() != int(steps.item()):
+        raise ValueError("num_steps must be one known integer")
+    return _estimate, {"steps": int(steps.item())}
 
 
 def _has_quantile(m: Mechanism) -> bool:
@@ -239,7 +254,7 @@ def _plan(m: Mechanism, epsilon: jax.Array, t: float, remove: bool) -> _Plan:
     )
 
 
-def _uniforms(words: tuple[jax.Array, jax.Array], first: jax.Array, second: jax.Array) -> jax.Array:
+def uniforms(words: tuple[jax.Array, jax.Array], first: jax.Array, second: jax.Array) -> jax.Array:
     """(0, 1) uniforms with 64 random bits, of counters (first, second)."""
     first, second = jnp.broadcast_arrays(first, second)
     keys = [jnp.broadcast_to(w, first.shape) for w in words]
@@ -279,6 +294,18 @@ def _values(m, plan, u, first, epsilon, t, remove):
     return jnp.maximum(mean - jnp.exp(epsilon), 0.0) / density
 
 
+def interval(total, squares, samples: int, width, miss: float) -> list[jax.Array]:
+    """(value, low, high) from the sums of values in [0, 1] of unit `width` and of their squares.
+
+    Empirical Bernstein (Maurer & Pontil 2009, Theorem 4), half the miss on either side.
+    """
+    mean = total / samples
+    variance = jnp.maximum(squares - samples * mean * mean, 0.0) / (samples - 1)
+    log_side = np.log(4.0 / miss)
+    half = jnp.sqrt(2.0 * variance * log_side / samples) + 7.0 * log_side / (3.0 * (samples - 1))
+    return [jnp.clip(width * (mean + s * half), 0.0, 1.0) for s in (0.0, -1.0, 1.0)]
+
+
 def _estimate(m, epsilon, word0, word1, steps, samples, direction, miss):
     """(value, low, high), inside the float64 island."""
     remove, t = direction == "remove", float(steps)
@@ -290,8 +317,8 @@ def _estimate(m, epsilon, word0, word1, steps, samples, direction, miss):
 
     def body(sums, block):
         rows = block * jnp.uint32(chunk) + jnp.arange(chunk, dtype=jnp.uint32)
-        u = _uniforms(words, rows[:, None], slots)
-        first = _uniforms(words, rows[:, None], extra)
+        u = uniforms(words, rows[:, None], slots)
+        first = uniforms(words, rows[:, None], extra)
         values = _values(m, plan, u, first, epsilon, t, remove) / plan.range
         values = jnp.where(rows < samples, jnp.clip(values, 0.0, 1.0), 0.0)
         return (sums[0] + jnp.sum(values), sums[1] + jnp.sum(values * values)), None
@@ -299,10 +326,6 @@ def _estimate(m, epsilon, word0, word1, steps, samples, direction, miss):
     blocks = jnp.arange(-(-samples // chunk), dtype=jnp.uint32)
     start = (jnp.zeros(()), jnp.zeros(()))
     (total, squares), _ = lax.scan(body, start, blocks)
-    mean = total / samples
-    variance = jnp.maximum(squares - samples * mean * mean, 0.0) / (samples - 1)
-    log_side = np.log(4.0 / miss)
-    half = jnp.sqrt(2.0 * variance * log_side / samples) + 7.0 * log_side / (3.0 * (samples - 1))
-    bounds = [jnp.clip(plan.range * (mean + s * half), 0.0, 1.0) for s in (0.0, -1.0, 1.0)]
+    bounds = interval(total, squares, samples, plan.range, miss)
     inside = m._in_domain()
     return tuple(jnp.where(inside, x, jnp.nan) for x in bounds)

@@ -1,4 +1,4 @@
-r"""Exchangeable covariances above and below a Gram matrix, and which of them to take.
+r"""Covariances above and below a Gram matrix whose pairs are tractable, and which of them to take.
 
 X_G = (1/b) sum_j exp(Z_j - G_jj/2), Z ~ N(0, G), is the likelihood ratio. For convex f, E f(X_G)
 rises with G in two senses.
@@ -11,19 +11,29 @@ rises with G in two senses.
    E[X_{G'} | Z] = X_G, so that Jensen's inequality gives E f(X_G) <= E f(X_{G'}).
 
 Both directions of privacy are expectations of convex functions of X under Q. Any chain of such
-steps ends in a bound; here in an exchangeable c 11^T + w I, the pair of
-Composed([Gaussian of mu^2 = c, RandomAllocation(Gaussian of mu^2 = w, t)]).
+steps ends in a bound; here in t blocks of two bins, of covariance c + pair within a block, c
+between blocks and c + pair + own of a bin with itself: the pair of Composed([Gaussian of mu^2 = c,
+RandomAllocation(TwoBins(pair, own), t)]). With own = 0 a block is one bin.
 
-Above. 3. X is the average, over cyclic shifts, of means over t = floor(b/r) bins that are r or
-more apart on the circle (every bin is in t of the b shifts), and E f of an average is at most the
-average of E f: so t such bins, the worst shift, dominate. For their Gram matrix and any c: with
-E_ij = (G_ij - c)_+ off the diagonal, the Laplacian D - E of the weights E (D their row sums) is
-positive semidefinite, so G is below G + D - E (2.), whose entries off the diagonal are min(G_ij, c)
-and on it G_ii + sum_j E_ij; that is below c 11^T + w I in every entry (1.), with
+Above. 3. X is the average, over cyclic shifts, of means over a pattern of bins (every bin is in as
+many of the b shifts), and E f of an average is at most the average of E f: so the pattern,
+at the worst shift, dominates. Patterns are t = floor(b/l) blocks l apart on the circle of a bin
+each, or of two bins d apart. By 1. every entry is raised to the largest at its distance or beyond
+on the circle of the pattern, and to q at least between blocks. What results is a block-circulant
+matrix H: with E_k the entries between alike members of blocks k apart, F_k those between the
+first and the second, and alpha, beta (complex) their discrete Fourier transforms at a frequency,
+its eigenvalues are alpha +- |beta|. (E - q and F - q fall to both sides of their largest: beyond
+some frequencies, at angles theta or more, |sum_{k > 0} (F_k - q) e^{ik theta}| is at most
+(F_1 - q)/sin(theta/2) by Abel's summation, and its real part at most half of 1/sin(theta/2) - 1
+times F_1 - q.) Those of c 11^T + pair (blocks) + own I less H are, by 2 x 2
+blocks, never negative if and only if
 
-    w = max_i [ G_ii - c + sum_{j != i} (G_ij - c)_+ ].
+    own + pair >= alpha + |beta - pair|                 at every frequency but 0, and
+    own + pair + c t >= alpha_0 + |beta_0 - pair - c t|  there.
 
-c = max G_ij needs no step 2 and is best where all bins are alike; c = 0 is best where few are.
+For any pair >= 0, own is the least that meets the first line and is alpha_0 - beta_0 at least, c
+the least (alpha_0 + beta_0 - own - 2 pair)/(2 t) or 0. For blocks of one bin, c 11^T + w I >= H
+where w is at least every alpha but the first and c t + w at least that one.
 Below. Blocks of s neighbours taken as one, entrywise: w the least entry within s - 1 steps, c = 0,
 ceil(b/s) blocks (of unequal blocks the mean of as many equal weights is below theirs, for weights
 that majorise others give the larger mean in convex order). Common parts are seen by the tests of
@@ -39,90 +49,207 @@ import numpy as np
 from jaxdp import _special as special
 from jaxdp._allocation import RandomAllocation
 from jaxdp._matrix._strategies import Lags
+from jaxdp._matrix._two_bins import TwoBins
 from jaxdp._mechanisms import Composed, Mechanism
 from jaxdp._mechanisms._gaussian import GaussianDP
 
-_NODES = np.linspace(-6.0, 12.0, 48)  # of a normal variable
+_NODES = np.linspace(-5.0, 11.0, 36)  # of a normal variable
 _LOG_WEIGHTS = -0.5 * _NODES**2 - np.log(np.sum(np.exp(-0.5 * _NODES**2)))
-_HALVINGS = 26
+_HALVINGS = 13
 _LARGEST = 600.0  # exponent
 _DEFAULT_AIM = np.log(1e-6)
-_MOST_GAPS = 40
-_SHARES = (0.0, 0.03, 0.08, 0.16, 0.3, 0.5, 0.75, 1.0)  # of c in its largest useful value
+_MOST_SIZES, _MOST_SPACINGS, _MOST_DISTANCES = 32, 24, 5
+_FREQUENCIES = 16
+_LEAST_ENTRIES = (0.0, 0.08, 0.25, 0.5, 1.0)  # q, in units of the largest between blocks
+_PAIRS = (0.35, 0.7, 1.0)  # of the entry within a block less q
 _LEAST_SHARE = 2.0**-40  # of c in the diagonal: composed laws want some noise in each
 _ROUNDING = 2.0**-46  # of sums of up to 2^5 roundings more than of the b entries
 _UNIT = 2.0**-52
 
 
 class Exchangeable(NamedTuple):
-    """c 11^T + w I of t bins; arrays of candidates, or one."""
+    """c 11^T + pair (blocks of two) + own I of t blocks; arrays of candidates, or one."""
 
     common: jax.Array
+    pair: jax.Array
     own: jax.Array
     bins: jax.Array
 
     def mechanism(self) -> Mechanism:
         """The pair with this covariance."""
-        return Composed([GaussianDP(jnp.sqrt(self.common), 4.0), self.allocation()])
+        common = GaussianDP(jnp.sqrt(self.common), 4.0)
+        return Composed([common, RandomAllocation(TwoBins(self.pair, self.own), self.bins)])
 
-    def allocation(self) -> Mechanism:
-        """The same with nothing in common."""
-        return RandomAllocation(GaussianDP(jnp.sqrt(self.own), 4.0), self.bins)
-
-
-def gaps(num_bins: int) -> np.ndarray:
-    """Which distances between the bins of a sub-family to try: the largest of each floor(b/r)."""
-    ratios = np.unique(np.geomspace(1, num_bins, _MOST_GAPS).round().astype(int))
-    return np.unique(num_bins // (num_bins // ratios))
+    def single(self) -> RandomAllocation:
+        """The same of blocks of one bin, nothing in common."""
+        return RandomAllocation(GaussianDP(jnp.sqrt(self.pair), 4.0), self.bins)
 
 
-def above(lags: Lags, sigma: jax.Array) -> Exchangeable:
-    """Candidates that dominate, for every distance and several c."""
+def _spacings(num_bins: int, most: int) -> list[int]:
+    """Distances l between blocks to try: the largest of each floor(b/l)."""
+    ratios = np.unique(np.geomspace(1, num_bins, most).round().astype(int))
+    return [int(x) for x in np.unique(num_bins // (num_bins // ratios))]
+
+
+def _around(lags: Lags, sigma: jax.Array) -> jax.Array:
+    """Bounds on the entries by distance on the circle, falling: 0 .. b // 2.
+
+    The last bin of an epoch is next to the first of another.
+    """
     b = lags.largest.shape[0]
-    square = (1.0 / sigma) ** 2
-    # by distance on the circle, for the last bin of an epoch is next to the first of another; the
-    # k-th neighbour is k r or more away: bounds that fall with the distance
     half = b // 2
     back = np.minimum(b - np.arange(half + 1), b - 1)
     around = jnp.maximum(lags.largest[: half + 1], lags.largest[back])
     around = around.at[0].set(lags.largest[0])
-    far = jax.lax.cummax(around, reverse=True) * square
-    distances = gaps(b)
-    bins = b // distances
-    neighbours = np.arange(1, half + 1)[None, :]
-    entries = far[np.minimum(distances[:, None] * neighbours, half)]  # (gaps, b // 2)
-    # a bin has k-th neighbours on two sides; of an even number the last is on both
-    left, right = (bins - 1)[:, None] // 2, (bins - 1)[:, None] - (bins - 1)[:, None] // 2
-    times = (neighbours <= left) * 1.0 + (neighbours <= right) * 1.0
-    top = jnp.where(bins > 1, entries[:, 0], 0.0)
-    floor = _LEAST_SHARE * far[0]
-    common = jnp.maximum(jnp.asarray(_SHARES)[:, None] * top, floor)  # (shares, gaps)
-    excess = jnp.maximum(entries[None] - common[:, :, None], 0.0)
-    own = jnp.maximum(far[0] - common, floor) + jnp.sum(times * excess, axis=-1)
-    up = 1.0 + _ROUNDING + _UNIT * b
-    shape = common.shape
-    every = jnp.broadcast_to(jnp.asarray(bins, jnp.float64), shape)
-    return Exchangeable((common * up).ravel(), (own * up).ravel(), every.ravel())
+    return jax.lax.cummax(around, reverse=True) * (1.0 / sigma) ** 2
+
+
+def _frequencies(t: jax.Array, places: jax.Array) -> tuple[jax.Array, ...]:
+    """Cosines and sines (frequencies, places) of the first frequencies but 0.
+
+    And which of them are any, and 1/sin(theta/2) at the next (0 if there is none).
+    """
+    f = jnp.arange(1, _FREQUENCIES + 1)
+    angle = 2.0 * jnp.pi * ((f[:, None] * places[None, :]) % t) / t
+    following = _FREQUENCIES + 1
+    more = 2 * following <= t
+    theta = jnp.where(more, jnp.pi * following / t, 1.0)
+    return jnp.cos(angle), jnp.sin(angle), f < t, jnp.where(more, 1.0 / jnp.sin(theta), 0.0)
+
+
+class _Pattern(NamedTuple):
+    """t blocks `spacing` apart, of two bins at a distance (of one where it is 0)."""
+
+    blocks: jax.Array
+    spacing: jax.Array
+    distance: jax.Array
+
+    def entries(self, far: jax.Array, places: jax.Array, offset: jax.Array) -> jax.Array:
+        """By blocks, on the pattern's own circle, 0 beyond it.
+
+        (Its last block is as far from the first as any two neighbours, or farther.)
+        """
+        length = self.blocks * self.spacing
+        at = (places * self.spacing + offset) % length
+        value = far[jnp.minimum(jnp.minimum(at, length - at), far.shape[0] - 1)]
+        return jnp.where(places < self.blocks, value, 0.0)
+
+
+def _eigenvalues(pattern: _Pattern, raised: jax.Array, least: jax.Array, wave: tuple) -> jax.Array:
+    """alpha, the bound on those of the higher frequencies last: (q, frequencies + 1)."""
+    cos, _, some, wide = wave
+    alpha = jnp.where(some, raised @ cos.T, -jnp.inf)
+    one = raised[:, 1] - least[:, 0] * (pattern.blocks > 1)
+    # by Abel's summation, or by the sum of the excess over q
+    total = jnp.sum(raised, axis=1) - least[:, 0] * pattern.blocks
+    rest = jnp.minimum(raised[:, 0] + one * jnp.maximum(wide - 1.0, 0.0), total)
+    return jnp.concatenate([alpha, jnp.where(wide > 0.0, rest, -jnp.inf)[:, None]], axis=1)
+
+
+def _single_bins(far: jax.Array, places: jax.Array, pattern: _Pattern) -> Exchangeable:
+    """Blocks of one bin, for each q."""
+    t = pattern.blocks
+    alike = pattern.entries(far, places, jnp.zeros_like(t))
+    least = jnp.asarray(_LEAST_ENTRIES)[:, None] * jnp.where(t > 1, alike[1], 0.0)
+    inside = (places > 0) & (places < t)
+    raised = jnp.maximum(alike, jnp.where(inside, least, 0.0))
+    first = jnp.sum(raised, axis=1)
+    error = _UNIT * (2.0 * t + 64.0) * first
+    own = jnp.max(_eigenvalues(pattern, raised, least, _frequencies(t, places)), axis=1) + error
+    own = jnp.where(t > 1, jnp.maximum(own, 0.0), far[0])
+    common = jnp.where(t > 1, jnp.maximum(first + error - own, 0.0) / t, 0.0)
+    return _candidates(common, own, jnp.zeros_like(own), t, far[0])
+
+
+def _two_bins(far: jax.Array, places: jax.Array, pattern: _Pattern) -> Exchangeable:
+    """Blocks of two bins, for each q and each covariance of the two."""
+    t = pattern.blocks
+    alike = pattern.entries(far, places, jnp.zeros_like(t))
+    other = pattern.entries(far, places, pattern.distance)
+    between = (places > 0) & (places < t)
+    before = jnp.max(jnp.where(places == t - 1, other, 0.0)) * (t > 1)
+    top = jnp.maximum(jnp.where(t > 1, alike[1], 0.0), before)
+    least = jnp.asarray(_LEAST_ENTRIES)[:, None] * top
+    raised, crossed = (jnp.maximum(x, jnp.where(between, least, 0.0)) for x in (alike, other))
+    sums = jnp.sum(raised, axis=1)[:, None], jnp.sum(crossed, axis=1)[:, None]
+    error = _UNIT * (2.0 * t + 64.0) * (sums[0] + sums[1])
+    wave = _frequencies(t, places)
+    cos, sin, _, wide = wave
+    alpha = _eigenvalues(pattern, raised, least, wave)[:, None, :]
+    # within a block: shares of what is not common
+    inner = other[0]
+    pair = jnp.asarray(_PAIRS) * jnp.maximum(inner - least * (t > 1), 0.0)
+    x = (crossed @ cos.T)[:, None, :] - pair[..., None]
+    y = (crossed @ sin.T)[:, None, :]
+    size = jnp.hypot(jnp.where((x == 0.0) & (y == 0.0), 1e-300, x), y)
+    sides = jnp.maximum(crossed[:, 1], least[:, 0]) + jnp.maximum(before, least[:, 0])
+    sides = jnp.maximum(sides - 2.0 * least[:, 0], 0.0)[:, None]
+    excess = sums[1] - inner - (t - 1) * least
+    rest = jnp.abs(inner - least - pair) + jnp.minimum(sides * wide, excess)
+    own = jnp.max(alpha + jnp.concatenate([size, rest[..., None]], axis=-1), axis=-1) - pair
+    own = jnp.maximum(jnp.maximum(own, sums[0] - sums[1]) + error, 0.0)
+    common = jnp.maximum(0.5 * (sums[0] + sums[1] - own) - pair + error, 0.0) / t
+    return _candidates(common, pair, own, t, far[0])
+
+
+def _candidates(common, pair, own, t: jax.Array, diagonal: jax.Array) -> Exchangeable:
+    """Rounded up, with no part that is 0."""
+    up, floor = 1.0 + _ROUNDING, _LEAST_SHARE * diagonal
+    common, pair, own = jnp.broadcast_arrays(
+        jnp.maximum(common, floor) * up, jnp.maximum(pair, floor) * up, own * up
+    )
+    return Exchangeable(common, pair, own, jnp.full_like(common, t))
+
+
+def _patterns(num_bins: int) -> tuple[_Pattern, _Pattern]:
+    """Those of one bin and those of two."""
+    one = np.array([(num_bins // x, x, 0) for x in _spacings(num_bins, _MOST_SIZES)])
+    two = []
+    for x in _spacings(num_bins, _MOST_SPACINGS):
+        # up to the middle of the spacing, beyond which patterns repeat
+        inner = np.unique(np.geomspace(1, max(x / 2, 1), _MOST_DISTANCES).round().astype(int))
+        two += [(num_bins // x, x, d) for d in inner if 2 * d <= x]
+    return _Pattern(*one.T), _Pattern(*np.array(two).reshape(-1, 3).T)
+
+
+def above(lags: Lags, sigma: jax.Array, pairs: bool = True) -> Exchangeable:
+    """Candidates that dominate: of one bin and of two, for several spacings, q and pairs."""
+    b = lags.largest.shape[0]
+    far, places = _around(lags, sigma), jnp.arange(b)
+    parts = []
+    for patterns, family in zip(_patterns(b), (_single_bins, _two_bins), strict=True):
+        if patterns.blocks.size and (pairs or family is _single_bins):
+            of = jax.tree.map(jnp.asarray, patterns)
+            found = jax.lax.map(lambda one, family=family: family(far, places, one), of)
+            parts.append([x.ravel() for x in found])
+    return Exchangeable(*(jnp.concatenate(x) for x in zip(*parts, strict=True)))
 
 
 def below(lags: Lags, sigma: jax.Array) -> Exchangeable:
     """Candidates that are dominated, one for each size of blocks; with nothing in common."""
     b = lags.least.shape[0]
     within = jax.lax.cummin(lags.least) * (1.0 / sigma) ** 2
-    sizes = np.unique(np.geomspace(1, b, _MOST_GAPS).round().astype(int))
-    own = within[sizes - 1] * (1.0 - _ROUNDING)
+    sizes = np.unique(np.geomspace(1, b, _MOST_SIZES).round().astype(int))
+    whole = within[sizes - 1] * (1.0 - _ROUNDING)
     bins = jnp.asarray(-(-b // sizes), jnp.float64)
-    return Exchangeable(jnp.zeros_like(own), own, bins)
+    return Exchangeable(jnp.zeros_like(whole), whole, jnp.zeros_like(whole), bins)
 
 
 def log_delta_estimate(candidate: Exchangeable, epsilon: jax.Array) -> jax.Array:
-    """About log delta (remove): one ratio from P, the others a lognormal of their variance.
+    """About log delta (remove): one block from P, the others a lognormal of their variance.
 
-    X under P is e^{sqrt(c) Z + c/2} (R + e^{sqrt(w) xi + w/2}/t), R the mean of the t - 1 others.
+    Of the bin that the record is in, the exponent is s N + s^2/2 with s^2 = pair + own; of the
+    other in its block the conditional mean given N is taken.
     """
-    c, w, t = candidate
-    rest = jnp.log1p(jnp.expm1(jnp.minimum(w, _LARGEST)) * (t - 1.0) / (t * t))
-    one = jnp.sqrt(w) * _NODES + 0.5 * w - jnp.log(t)
+    c, pair, w, t = candidate
+    square = pair + w
+    s = jnp.sqrt(square)
+    grow = jnp.exp(jnp.minimum(pair, _LARGEST)) * (1.0 + 0.5 * jnp.expm1(jnp.minimum(w, _LARGEST)))
+    rest = jnp.log1p((grow - 1.0) * (t - 1.0) / (t * t))
+    slope = pair / s
+    main = s * _NODES + 0.5 * square
+    other = pair + slope * _NODES - 0.5 * slope**2
+    one = jnp.logaddexp(main, other) - special.LOG_2 - jnp.log(t)
     others = jnp.where(t > 1.0, jnp.log1p(-1.0 / jnp.maximum(t, 1.5)), -jnp.inf)
     mean = 0.5 * (c - rest) + jnp.logaddexp(others, one)
     deviation = jnp.sqrt(c + rest)
@@ -136,8 +263,8 @@ def log_delta_estimate(candidate: Exchangeable, epsilon: jax.Array) -> jax.Array
 
 def _epsilon(candidate: Exchangeable, log_delta: jax.Array) -> jax.Array:
     """About epsilon, by bisection."""
-    most = 2.0 + 40.0 * jnp.sqrt(candidate.common + candidate.own)
-    most = most + 0.5 * (candidate.common + candidate.own)
+    square = candidate.common + candidate.pair + candidate.own
+    most = 2.0 + 40.0 * jnp.sqrt(square) + 0.5 * square
 
     def body(_, ends):
         low, high = ends

@@ -9,12 +9,14 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _x64
 from jaxdp._allocation import RandomAllocation
-from jaxdp._matrix import _exchangeable, _linear, _strategies
+from jaxdp._matrix import _estimate, _exchangeable, _linear, _strategies
+from jaxdp._matrix._two_bins import TwoBins
 from jaxdp._mechanisms import (
     Bracketed,
     Composed,
     Direction,
     Gaussian,
+    GaussianMixture,
     Mechanism,
     PoissonSampled,
     Repeated,
@@ -165,7 +167,7 @@ class MatrixMechanism(Bracketed):
 
     def _structure(self) -> Mechanism:
         if not self._is_exact():
-            return Composed([GaussianDP(1.0), RandomAllocation(GaussianDP(1.0), 2.0)])
+            return Composed([GaussianDP(1.0), RandomAllocation(TwoBins(1.0, 1.0), 2.0)])
         if self.sampling == "cyclic poisson":
             step = PoissonSampled(GaussianDP(1.0), 0.5)
             rounds = -(-self.num_steps // self.num_bins)
@@ -182,11 +184,24 @@ class MatrixMechanism(Bracketed):
         candidates = _exchangeable.above(self._lags(), jnp.asarray(self.sigma))
         return _exchangeable.chosen(candidates, epsilon, log_delta).mechanism()
 
+    def _above_plainly(self) -> Mechanism | None:
+        """The bins along one axis, each with its own norm, for matrices whose bins differ.
+
+        Entrywise G_ij <= sqrt(G_ii G_jj), which are the inner products of numbers (Kahane).
+        """
+        if self._is_exact() or not isinstance(self.strategy, _strategies.Dense):
+            return None
+        members = _strategies.members(self.strategy, self.num_steps, self.num_bins)
+        squares = jnp.sum(members * members, axis=0)
+        norms = jnp.sqrt(squares) * (1.0 + _UNIT * (self.num_steps + 16.0)) / self.sigma
+        weights = jnp.full(self.num_bins, 1.0 / self.num_bins)
+        return GaussianMixture(jnp.ones(()), norms, weights)
+
     def _below(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
         if self._is_exact():
             return self._exact()
         candidates = _exchangeable.below(self._lags(), jnp.asarray(self.sigma))
-        return _exchangeable.chosen(candidates, epsilon, log_delta, largest=True).allocation()
+        return _exchangeable.chosen(candidates, epsilon, log_delta, largest=True).single()
 
     def _responses(self) -> jax.Array:
         r = _linear.responses(self.strategy, self.num_steps, self.num_bins)
@@ -197,6 +212,15 @@ class MatrixMechanism(Bracketed):
 
     def _least_epsilon(self, log_delta: jax.Array, direction: Direction) -> jax.Array:
         return _linear.epsilon(self._responses(), log_delta, direction)
+
+    def _sampler(self) -> Any:
+        """What estimates delta."""
+        if self.sampling != "balls in bins":
+            raise ValueError("m must be sampled by 'balls in bins'; else its epsilon is exact")
+        wrong = _estimate.size_error(self.num_steps, self.num_bins)
+        if wrong is not None:
+            raise ValueError(wrong)
+        return _estimate.estimate
 
     def majorant(self, delta: ArrayLike = 1e-6) -> Mechanism:
         """An ordinary mechanism that dominates this one, in both directions and for all epsilon.
@@ -231,8 +255,8 @@ class MatrixMechanism(Bracketed):
                 return self._exact()
             mu, ulps = _x64.evaluate(_gaussian, self, rounding=("up", "up"))
             return RandomAllocation(GaussianDP(mu, ulps), self.num_bins)
-        common, own, bins = _x64.evaluate(_dominating, self, delta, rounding=rounding)
-        step = RandomAllocation(GaussianDP(own, 4.0), bins)
+        common, one, bins = _x64.evaluate(_dominating, self, delta, rounding=rounding)
+        step = RandomAllocation(GaussianDP(one, 4.0), bins)
         return Composed([GaussianDP(common, 4.0), step])
 
     def sample(self, key: jax.Array, value: Any) -> Any:
@@ -262,6 +286,7 @@ def _gaussian(m: MatrixMechanism) -> tuple[jax.Array, jax.Array]:
 
 
 def _dominating(m: MatrixMechanism, delta: jax.Array) -> tuple[jax.Array, ...]:
-    candidates = _exchangeable.above(m._lags(), jnp.asarray(m.sigma))
+    """The best of blocks of one bin, which is of public mechanisms alone."""
+    candidates = _exchangeable.above(m._lags(), jnp.asarray(m.sigma), pairs=False)
     best = _exchangeable.chosen(candidates, None, jnp.log(delta))
-    return jnp.sqrt(best.common), jnp.sqrt(best.own), best.bins
+    return jnp.sqrt(best.common), jnp.sqrt(best.pair), best.bins

@@ -263,6 +263,10 @@ class Bracketed(Mechanism):
     def _above(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
         """One that dominates, good at an epsilon or at a delta."""
 
+    def _above_plainly(self) -> Mechanism | None:
+        """Another that dominates, of a closed form: the better of both is taken. None if none."""
+        return None
+
     @abc.abstractmethod
     def _below(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
         """One that is dominated."""

@@ -28,7 +28,7 @@ def test_error_is_that_of_the_prefix_sums(bands, in_float64):
 
 
 def test_the_search_finds_the_best_of_a_grid(in_float64):
-    """Two bands: one coefficient. Amplification counts: the square root's 0.5 is not the best."""
+    """Two bands: one coefficient, and not the square root's 0.5."""
     n, b, epsilon, delta = 40, 10, 2.0, 1e-5
 
     @jax.jit
@@ -38,21 +38,21 @@ def test_the_search_finds_the_best_of_a_grid(in_float64):
         lags = _strategies.lags(_strategies.Toeplitz(column), n, b)
 
         def at(sigma):
-            candidates = _exchangeable.above(lags, sigma)
+            candidates = _exchangeable.above(lags, sigma, pairs=False)
             values = jax.vmap(lambda x: _exchangeable.log_delta_estimate(x, epsilon))(candidates)
             return jnp.min(values)
 
-        sigmas = jnp.geomspace(1.0, 10.0, 400)
+        sigmas = jnp.geomspace(1.5, 8.0, 400)
         met = jax.lax.map(at, sigmas) <= jnp.log(delta)
         sigma = jnp.min(jnp.where(met, sigmas, jnp.inf))
         return sigma * jnp.sqrt(_strategy.squared_error(column, n, "mean"))
 
-    grid = np.linspace(0.05, 0.99, 40)
+    grid = np.linspace(0.05, 0.99, 20)
     losses = np.asarray(loss(jnp.asarray(grid)))
     learned = _strategy._program(n, b, "mean", None, 60)(np.log([0.5]), epsilon, delta)
     assert abs(learned[1] - grid[losses.argmin()]) < 0.1
     assert loss(learned[1:])[0] <= 1.01 * losses.min()
-    assert losses.min() < 0.99 * loss(jnp.array([0.5]))[0]
+    assert loss(learned[1:])[0] < loss(jnp.array([0.5]))[0]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,150 @@
+r"""Two bins that overlap: the step of which a random allocation takes one.
+
+P = (N(m_1, I) + N(m_2, I))/2 against Q = N(0, I), |m_i|^2 = c + w and <m_1, m_2> = c, has the ratio
+
+    X = e^{U - v/2} A,   A = cosh(sqrt(m) D) e^{-m/2},   v = c + w/2, m = w/2,
+
+U ~ N(0, v) and D ~ N(0, 1) independent under Q: half the sum and half the difference of the two
+exponents. A is replaced by a larger law in convex order, so that the pair here dominates:
+
+* on a cell d_k <= |D| <= d_{k+1} by the two-point law on the ends of A with the same mass and mean;
+* beyond the last d, where A given D is a function of a normal variable with a logarithmic slope of
+  at most sqrt(m) (D given D > d is a contraction of a normal variable, Caffarelli 2000), by the
+  lognormal of variance m and the same mean: the quotient of two such increasing functions is
+  monotone, they cross once, and their means agree, which is convex order.
+
+So X is a finite mixture of lognormals with positive weights. w = 0 is one Gaussian, exactly.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from jaxdp import _divergences, _rates
+from jaxdp import _special as special
+from jaxdp._mechanisms._base import Base, Direction, mechanism
+from jaxdp._special import log1p
+
+# ends of the cells of |D|: fine to some 3, then by ever longer ones to 53
+_ENDS = 0.12 / 0.075 * np.sinh(0.075 * np.arange(57))
+_LEAST = 1e-60  # of w, for its root
+_UNIT = 2.0**-52
+
+
+class _Parts(NamedTuple):
+    """X = sum of e^{log_scale + N(-variance/2, variance)}, with probabilities (K,) under Q."""
+
+    log_weights: jax.Array
+    log_scales: jax.Array
+    variances: jax.Array
+
+
+def _log_cosh(y: jax.Array) -> jax.Array:
+    """Of y >= 0, relatively accurate."""
+    near = y < 1.0
+    small = jnp.where(near, y, 0.0)
+    far = jnp.where(near, 1.0, y)
+    return jnp.where(
+        near,
+        log1p(2.0 * jnp.sinh(0.5 * small) ** 2),
+        far + log1p(jnp.exp(-2.0 * far)) - special.LOG_2,
+    )
+
+
+@mechanism
+class TwoBins(Base):
+    """The pair above.
+
+    Attributes:
+      common: c > 0, of both bins.
+      own: w >= 0, of each.
+    """
+
+    common: ArrayLike
+    own: ArrayLike
+
+    def _parts(self) -> _Parts:
+        half = 0.5 * jnp.maximum(jnp.asarray(self.own), _LEAST)
+        root = jnp.sqrt(half)
+        ends = jnp.asarray(_ENDS)
+        scales = _log_cosh(root * ends) - 0.5 * half
+        last = jnp.append(ends[1:], jnp.inf)
+        log_q = special.log_ndtr_interval(ends, last) + special.LOG_2
+        log_p = jnp.logaddexp(
+            special.log_ndtr_interval(ends - root, last - root),
+            special.log_ndtr_interval(ends + root, last + root),
+        )
+        means = log_p - log_q  # log of the mean of A in every cell
+        step = jnp.diff(scales)
+        some = step > 0.0
+        ratio = jnp.expm1(jnp.maximum(means[:-1] - scales[:-1], 0.0))
+        right = jnp.where(some, ratio / jnp.expm1(jnp.where(some, step, 1.0)), 0.0)
+        right = jnp.clip(right, 0.0, 1.0)
+        lower = log_q[:-1] + _divergences.log_positive(1.0 - right)
+        upper = log_q[:-1] + _divergences.log_positive(right)
+        edge = jnp.full(1, -jnp.inf)
+        weights = _divergences.log_add(
+            jnp.concatenate([lower, edge]), jnp.concatenate([edge, upper])
+        )
+        v = jnp.asarray(self.common) + 0.5 * jnp.asarray(self.own)
+        return _Parts(
+            jnp.append(weights, log_q[-1]),
+            jnp.append(scales, jnp.maximum(means[-1], scales[-1])),
+            v + jnp.append(jnp.zeros_like(scales), half),
+        )
+
+    def _rate(self, s: jax.Array) -> jax.Array:
+        """E X^s = e^{s (s - 1) v/2} sum_k q_k a_k^s, the wider lognormal as an a_k that grows."""
+        parts = self._parts()
+        v = parts.variances[0]
+        scales = parts.log_scales + 0.5 * (s - 1.0) * (parts.variances - v)
+        return 0.5 * v + _rates.discrete_rate(scales, parts.log_weights, s)
+
+    def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
+        return _rates.convex_rate(s, self._rate(s), q)
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        return jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf)
+
+    def _symmetric(self) -> bool:
+        return False
+
+    def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
+        parts = self._parts()
+        remove = direction == "remove"
+        inner = epsilon - parts.log_scales if remove else epsilon + parts.log_scales
+        curve = _divergences.gaussian_log_hockey_stick(inner, jnp.sqrt(parts.variances), slack)
+        weights = parts.log_weights + (parts.log_scales if remove else 0.0)
+        value = special.logsumexp(weights + curve)
+        return value + slack * (64.0 + jnp.abs(value)) + jnp.sign(slack) * self._mass_error()
+
+    def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        parts = self._parts()
+
+        def inner(x: jax.Array) -> jax.Array:
+            return jnp.where(jnp.isinf(x)[..., None], x[..., None], x[..., None] - parts.log_scales)
+
+        lo, hi = jnp.broadcast_arrays(lo, hi)
+        roots = jnp.sqrt(parts.variances)
+        q, p = _divergences.gaussian_log_masses(inner(lo), inner(hi), roots)
+        return (
+            special.logsumexp(q + parts.log_weights, axis=-1),
+            special.logsumexp(p + parts.log_weights + parts.log_scales, axis=-1),
+        )
+
+    def _mass_error(self) -> jax.Array:
+        """Scales and means of cells err by less than 2^6 roundoffs.
+
+        Each moves a mass by z/sqrt(v) of its own size, z < 60 deviations from the middle.
+        """
+        v = jnp.asarray(self.common) + 0.5 * jnp.asarray(self.own)
+        return jax.lax.stop_gradient(_UNIT * (2.0**8 + 2.0**12 / jnp.sqrt(v)))
+
+    def _atoms_at_ends(self) -> tuple[bool, bool]:
+        return False, False
+
+    def sample(self, key: jax.Array, value: Any) -> Any:
+        raise NotImplementedError("a pair for bounds only")
