@@ -11,7 +11,6 @@ In logarithms the same number is an *absolute* allowance.
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
 UNIT = 2.0**-53  # half a unit in the last place of 1
@@ -23,6 +22,7 @@ CHERNOFF = 2.0
 # Relative, of the recursion of `_average_grid`: a gap is a running sum of terms m width that differ
 # from those of the curve above by a bounded factor, each off by 16 u: some hundred u of the curve.
 RECURSION = 2.0**-38
+RUNNING_BLOCK = 32  # numbers that `_running.total` adds at a time
 
 
 def _size(x: ArrayLike) -> jax.Array:
@@ -74,19 +74,26 @@ def running_sums(number: int) -> float:
     return 2.0 * UNIT * (6 * number + _RANGE + 16)
 
 
-def running(values: jax.Array, reverse: bool = False) -> jax.Array:
-    """Running sums by halves, whatever the compiler does: each has at most 2 log2 N additions."""
-    return lax.associative_scan(jnp.add, values, reverse=reverse)
+def running_additions(number: int) -> int:
+    """How many additions a sum of `_running.total` goes through at most.
+
+    In each level's block (Higham 2002, section 4.2, in any order), and one that joins the levels.
+    """
+    levels, reached = 1, RUNNING_BLOCK
+    while reached < number:
+        levels, reached = levels + 1, reached * RUNNING_BLOCK
+    return levels * RUNNING_BLOCK
 
 
 def cell_sums(number: int) -> float:
-    """Relative, of `running` sums of running sums over cells, and the operations in every cell.
+    """Relative, of running sums of running sums over cells, and the operations in every cell.
 
     (This is paid at every step, so that the order of additions counts.) Masses in linear scale have
     exponents below 600, differences of numbers below 2^12: 2^-38 = 2^15 u holds four roundings of
-    these, and a few hundred u that are the sums'.
+    these, and a few hundred u for what is done in a cell. A sum of sums is off by u for either's
+    additions, doubled, and so are the masses, which are differences of such sums.
     """
-    return 2.0**-38 + 8.0 * UNIT * max(0, 2 * number.bit_length() - 44)
+    return 2.0**-38 + 8.0 * UNIT * running_additions(number)
 
 
 def exponent(*magnitudes: ArrayLike) -> jax.Array:
