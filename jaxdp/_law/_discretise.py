@@ -181,15 +181,15 @@ def lower_measure(
     m_a, m_b, x_a, x_b = halves = halves._replace(rise_left=jnp.where(leads, 0.0, halves.rise_left))
     mass = m_a + m_b
     zero, no = jnp.zeros((1,), mass.dtype), jnp.zeros((1,), bool)
-    below = jnp.concatenate([zero, _running.total(mass)[:-1]])
+    below = jnp.concatenate([zero, _allowances.running(mass)[:-1]])
     sag, to_left = sags(halves, span)
     to_right = (m_a * x_a + m_b * x_b) / span
     sag = sag * ratio[:-1] * (1.0 + allowance)
-    above = jnp.concatenate([_running.total(mass, reverse=True)[1:], zero]) + top
+    above = jnp.concatenate([_allowances.running(mass, reverse=True)[1:], zero]) + top
     survival = to_right + above
     step = jnp.where(some, span * ratio[:-1], 0.0)
-    call = jnp.concatenate([_running.total(survival * step, reverse=True), zero])
-    put = jnp.concatenate([zero, _running.total((to_left + below) * step)])
+    call = jnp.concatenate([_allowances.running(survival * step, reverse=True), zero])
+    put = jnp.concatenate([zero, _allowances.running((to_left + below) * step)])
     lead_put *= at(step, first) * (1.0 + allowance)
     steep = _steep(mass, sag, call[1:], empty)
     held = jnp.where(steep, 0.0, sag)

@@ -1,38 +1,12 @@
-"""Running sums, minima and maxima by blocks, which takes few passes and is quick to compile."""
+"""Running minima and maxima by blocks (running sums: `_allowances.running`)."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
-from jaxdp._law._allowances import RUNNING_BLOCK
-
-_SUMS = RUNNING_BLOCK  # in a block, the product with a triangular matrix
 _OTHERS = 8  # in a block that is written out
-# Below the largest double by more than any sum has terms: no infinity meets a 0 of the matrix.
-_LARGEST = 1e290
-
-
-def total(values: jax.Array, reverse: bool = False) -> jax.Array:
-    """Running sums of numbers >= 0 (those beyond 1e290 count as that).
-
-    A product with a matrix of zeros and ones adds nothing but the numbers themselves, in an order
-    that is the compiler's: `_allowances.running_additions`.
-    """
-    return _total(jnp.minimum(values, _LARGEST), reverse)
-
-
-def _total(values: jax.Array, reverse: bool) -> jax.Array:
-    size = values.shape[0]
-    ones = np.tril(np.ones((_SUMS, _SUMS))) if reverse else np.triu(np.ones((_SUMS, _SUMS)))
-    blocks = jnp.pad(values, (0, -size % _SUMS)).reshape(-1, _SUMS)
-    inside = blocks @ jnp.asarray(ones)
-    if blocks.shape[0] > 1:
-        others = _total(inside[:, 0 if reverse else -1], reverse)
-        inside += _shifted(others, jnp.zeros((1,), values.dtype), reverse)[:, None]
-    return inside.reshape(-1)[:size]
 
 
 def minimum(values: jax.Array, reverse: bool = False) -> jax.Array:
@@ -63,14 +37,7 @@ def _extreme(
     others = among(found[-1], reverse=reverse)
     # (Before the first block there is nothing: it is chosen from by its own first.)
     own = blocks[-1:, -1] if reverse else blocks[:1, 0]
-    before = _shifted(others, own, reverse)
+    before = jnp.concatenate([others[1:], own] if reverse else [own, others[:-1]])
     found = [choose(x, before) for x in found]
     inside = jnp.stack([found[i] for i in order], axis=1).reshape(-1)
     return inside[padding[0] :][:size]
-
-
-def _shifted(values: jax.Array, none: jax.Array, reverse: bool) -> jax.Array:
-    """What comes before each."""
-    if reverse:
-        return jnp.concatenate([values[1:], none])
-    return jnp.concatenate([none, values[:-1]])
