@@ -11,7 +11,7 @@ In logarithms the same number is an *absolute* allowance.
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+import numpy as np
 from jax.typing import ArrayLike
 
 UNIT = 2.0**-53  # half a unit in the last place of 1
@@ -23,6 +23,7 @@ CHERNOFF = 2.0
 # Relative, of the recursion of `_average_grid`: a gap is a running sum of terms m width that differ
 # from those of the curve above by a bounded factor, each off by 16 u: some hundred u of the curve.
 RECURSION = 2.0**-38
+RUNNING_BLOCK = 32  # numbers that `running` adds at a time
 
 
 def _size(x: ArrayLike) -> jax.Array:
@@ -75,18 +76,49 @@ def running_sums(number: int) -> float:
 
 
 def running(values: jax.Array, reverse: bool = False) -> jax.Array:
-    """Running sums by halves, whatever the compiler does: each has at most 2 log2 N additions."""
-    return lax.associative_scan(jnp.add, values, reverse=reverse)
+    """Running sums of numbers >= 0 (those beyond 1e290 count as that), by blocks.
+
+    A block is multiplied by a matrix of zeros and ones, which adds nothing but its numbers, in an
+    order that is the compiler's: see `running_additions`. That takes few passes over memory, and is
+    quick to compile.
+    """
+    # (So far below the largest double that no sum is infinite, and meets a 0 of the matrix.)
+    return _by_blocks(jnp.minimum(values, 1e290), reverse)
+
+
+def _by_blocks(values: jax.Array, reverse: bool) -> jax.Array:
+    size, block = values.shape[0], RUNNING_BLOCK
+    before = np.tri(block) if reverse else np.tri(block).T
+    blocks = jnp.pad(values, (0, -size % block)).reshape(-1, block)
+    inside = blocks @ jnp.asarray(before)
+    if blocks.shape[0] > 1:
+        others = _by_blocks(inside[:, 0 if reverse else -1], reverse)
+        none = jnp.zeros((1,), values.dtype)
+        others = [others[1:], none] if reverse else [none, others[:-1]]
+        inside += jnp.concatenate(others)[:, None]
+    return inside.reshape(-1)[:size]
+
+
+def running_additions(number: int) -> int:
+    """How many additions a sum of `running` goes through at most.
+
+    In each level's block (Higham 2002, section 4.2, in any order), and one that joins the levels.
+    """
+    levels, reached = 1, RUNNING_BLOCK
+    while reached < number:
+        levels, reached = levels + 1, reached * RUNNING_BLOCK
+    return levels * RUNNING_BLOCK
 
 
 def cell_sums(number: int) -> float:
-    """Relative, of `running` sums of running sums over cells, and the operations in every cell.
+    """Relative, of running sums of running sums over cells, and the operations in every cell.
 
     (This is paid at every step, so that the order of additions counts.) Masses in linear scale have
     exponents below 600, differences of numbers below 2^12: 2^-38 = 2^15 u holds four roundings of
-    these, and a few hundred u that are the sums'.
+    these, and a few hundred u for what is done in a cell. A sum of sums is off by u for either's
+    additions, doubled, and so are the masses, which are differences of such sums.
     """
-    return 2.0**-38 + 8.0 * UNIT * max(0, 2 * number.bit_length() - 44)
+    return 2.0**-38 + 8.0 * UNIT * running_additions(number)
 
 
 def exponent(*magnitudes: ArrayLike) -> jax.Array:

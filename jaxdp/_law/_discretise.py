@@ -73,15 +73,24 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdp._divergences import exp_log
-from jaxdp._law import _allowances
+from jaxdp._law import _allowances, _running
 from jaxdp._law._grid import between_nodes
+from jaxdp._law._halves import (
+    HalfCells,
+    at,
+    beside_nodes,
+    count,
+    first_occupied,
+    lead_of,
+    least,
+    lifted_first,
+    sags,
+)
 from jaxdp._law._terms import Term
 
 _LARGEST_EXPONENT = 600.0
 EMPTY = 1e-14
 _SWEEPS = 24
-_PART = 0.5  # of an atom, given to lift another
-_NEAR = 0.02  # of a cell, an atom from its node
 _MUCH, _SHARE = 0.5, 1e-3  # of a curve, that E may not take; of a mass, next to nothing
 _ROUNDED = 2.0**-30  # of E, what rounding might take for it
 _NOISE = 2.0**-49  # of a difference of masses, relative to them
@@ -149,33 +158,6 @@ def upper(term: Term, nodes: jax.Array, theta: jax.Array) -> tuple[jax.Array, ja
     return weights / total, log_norm + _allowances.exponent(shift, log_norm), top
 
 
-class HalfCells(NamedTuple):
-    """Q-masses of two atoms in each cell, and e^u - 1 for the ratio of each (see the module)."""
-
-    mass_left: jax.Array
-    mass_right: jax.Array
-    rise_left: jax.Array
-    rise_right: jax.Array
-
-
-def beside_nodes(mass: jax.Array, offset: jax.Array, width: jax.Array) -> HalfCells:
-    """The atoms of the cells between the nodes: one for each node, offset from it to either side.
-
-    Args:
-      mass: Q-mass about each of N nodes.
-      offset: of the loss of its mean ratio from the node, within half a cell.
-      width: of the N - 1 cells.
-    """
-    right = offset >= 0.0
-    rise = jnp.where(right, offset, 0.0)[:-1], width + jnp.where(right, 0.0, offset)[1:]
-    return HalfCells(
-        jnp.where(right, mass, 0.0)[:-1],
-        jnp.where(right, 0.0, mass)[1:],
-        jnp.expm1(rise[0]),
-        jnp.expm1(rise[1]),
-    )
-
-
 def lower_measure(
     halves: HalfCells, width: jax.Array, ratio: jax.Array, top: jax.Array, empty: jax.Array
 ) -> jax.Array:
@@ -191,23 +173,18 @@ def lower_measure(
     allowance = _allowances.cell_sums(ratio.shape[0])
     some = width > 0.0
     span = jnp.expm1(jnp.where(some, width, 1.0))
-    halves = _lifted(halves, span, ratio, allowance)
     m_a, m_b, x_a, x_b = halves
-    x_a, x_b = jnp.minimum(x_a, span), jnp.minimum(x_b, span)
+    halves = HalfCells(m_a, m_b, jnp.minimum(x_a, span), jnp.minimum(x_b, span))
+    cell, node = count(halves.mass_left.shape[0]), count(ratio.shape[0])
+    halves = lifted_first(halves, span, ratio, allowance)
+    first = first_occupied(halves)
+    lead, lead_put = lead_of(halves, span, first)
+    leads = lead & (cell == first)
+    m_a, m_b, x_a, x_b = halves = halves._replace(rise_left=jnp.where(leads, 0.0, halves.rise_left))
     mass = m_a + m_b
     zero, no = jnp.zeros((1,), mass.dtype), jnp.zeros((1,), bool)
     below = jnp.concatenate([zero, _allowances.running(mass)[:-1]])
-    sag, to_left = _sag(halves, x_a, x_b, span)
-    # An atom that has next to nothing beside it, at the low end: it moves to its node. (Where there
-    # is something, and the way to the node is long, E comes down from its put over a few cells.)
-    following = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
-    leads = (below <= 0.0) & (m_a > 0.0) & (to_left * span > 4.0 * following)
-    beside = m_b + jnp.concatenate([mass[1:], zero]) + jnp.concatenate([mass[2:], zero, zero])
-    leads &= (x_a < _NEAR * span) | (m_a > 2.0 * beside)
-    x_a = jnp.where(leads, 0.0, x_a)
-    halves = halves._replace(rise_left=x_a)
-    atom = jnp.where(leads, m_a, 0.0)
-    sag, to_left = _sag(halves, x_a, x_b, span)
+    sag, to_left = sags(halves, span)
     to_right = (m_a * x_a + m_b * x_b) / span
     sag = sag * ratio[:-1] * (1.0 + allowance)
     above = jnp.concatenate([_allowances.running(mass, reverse=True)[1:], zero]) + top
@@ -215,9 +192,9 @@ def lower_measure(
     step = jnp.where(some, span * ratio[:-1], 0.0)
     call = jnp.concatenate([_allowances.running(survival * step, reverse=True), zero])
     put = jnp.concatenate([zero, _allowances.running((to_left + below) * step)])
-    lead_put = (to_left - atom) * step * (1.0 + allowance)
-    leads &= lead_put <= _MUCH * call[1:]
-    lead_put = jnp.where(leads, lead_put, 0.0)
+    lead_put *= at(step, first) * (1.0 + allowance)
+    lead &= lead_put <= _MUCH * at(call, first + 1)
+    lead_put, leads = jnp.where(lead, lead_put, 0.0), lead & (cell == first)
     steep = _steep(mass, sag, call[1:], empty)
     held = jnp.where(steep, 0.0, sag)
     wanted = jnp.maximum(jnp.concatenate([zero, held]), jnp.concatenate([held, zero]))
@@ -227,8 +204,8 @@ def lower_measure(
     higher = jnp.maximum(wanted, jnp.where(begin, jnp.concatenate([to_end, zero]), 0.0))
     line = _bridge(jnp.where(begin, 0.0, higher), higher, ratio, empty | after_begin)
     wanted = jnp.maximum(higher, line)
-    at_lead, after = jnp.concatenate([leads, no]), jnp.concatenate([no, leads])
-    wanted = jnp.where(at_lead, 0.0, jnp.maximum(wanted, jnp.concatenate([zero, lead_put])))
+    at_lead, after = lead & (node == first), lead & (node == first + 1)
+    wanted = jnp.where(at_lead, 0.0, jnp.maximum(wanted, jnp.where(after, lead_put, 0.0)))
     over = (put < wanted) & ~at_lead & ~after & ~begin
     is_put = (over | jnp.concatenate([no, over[:-1]])) & ~begin
     is_call = call < wanted
@@ -247,65 +224,24 @@ def lower_measure(
     survival = jnp.maximum(jnp.where(shown, survival, jnp.minimum(survival, above)), 0.0)
     # A cell without width repeats its left neighbour. Where phi has ended, no rounding is left.
     survival = jnp.where(some, survival, jnp.inf)
-    index = jnp.arange(survival.shape[0], dtype=jnp.int32)
-    ended = jnp.min(jnp.where(is_call[:-1], index, jnp.int32(survival.shape[0])))
-    survival = jnp.where(index >= ended, 0.0, survival)
-    survival = lax.cummin(jnp.concatenate([mass[:1] + above[:1], survival]))
+    survival = jnp.where(cell >= least(is_call[:-1]), 0.0, survival)
+    survival = _running.minimum(jnp.concatenate([mass[:1] + above[:1], survival]))
     survival *= 1.0 - allowance
     measure = jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
     # Far below the bulk rounding is all there is, and would spoil moments; less mass is lower.
     return jnp.where(measure > _NOISE * survival, measure, 0.0)
 
 
-def _lifted(halves: HalfCells, span: jax.Array, ratio: jax.Array, allowance: float) -> HalfCells:
-    """A lone atom in the first cell, brought to the node above it by a part of the next atom.
-
-    The two are collapsed to their mean (Jensen: below), which is that node. A narrow bulk just
-    below a node would else have a share at the node below, and no room for E beside it.
-    """
-    m_a, m_b, x_a, x_b = halves
-    none = jnp.zeros((1,), m_a.dtype)
-
-    def before(x: jax.Array) -> jax.Array:
-        return jnp.concatenate([none, x[:-1]])
-
-    x_b = jnp.minimum(x_b, span)
-    first = (before(jnp.cumsum(m_a + m_b)) <= 0.0) & (m_a <= 0.0) & (m_b > 0.0)
-    lack = jnp.where(first, m_b * (span - x_b) * ratio[:-1], 0.0)
-    gain = jnp.where(m_a <= 0.0, m_b * x_b * ratio[:-1], 0.0)
-    share = (1.0 + allowance) * before(lack) / jnp.where(gain > 0.0, gain, 1.0)
-    some = before(jnp.where(first, 1.0, 0.0)) * jnp.where((gain > 0.0) & (share <= _PART), 1.0, 0.0)
-    some = some > 0.0
-    lifted = jnp.concatenate([some[1:], none > 0.0])
-    taken = jnp.where(some, share, 0.0) * m_b
-    return halves._replace(
-        mass_left=jnp.where(some, before(m_b) + taken, m_a),
-        mass_right=jnp.where(lifted, 0.0, m_b - taken),
-        rise_left=jnp.where(some, 0.0, x_a),
-    )
-
-
 def _steep(mass: jax.Array, sag: jax.Array, call: jax.Array, empty: jax.Array) -> jax.Array:
     """Cells whose E would take half of the curve after them, or before a gap much of it."""
     none = jnp.zeros((1,), mass.dtype)
     follows = jnp.concatenate([mass[1:], none]) + jnp.concatenate([mass[2:], none, none])
-    index = jnp.arange(mass.shape[0], dtype=jnp.int32)
+    index = count(mass.shape[0])
     last = jnp.max(jnp.where(empty[1:], jnp.int32(0), index))
     much = sag > _MUCH * call
     gap = jnp.concatenate([empty[2:], none > 0.0])
     before_gap = gap & ((sag > _SHARE * call) & (follows <= _SHARE * mass))
     return (much | before_gap) & (index + 2 < last)
-
-
-def _sag(
-    halves: HalfCells, x_a: jax.Array, x_b: jax.Array, span: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """The largest sag of each cell, per ratio of its left node, and what goes to that node."""
-    m_a, m_b, *_ = halves
-    cross = x_a * (span - x_b) / span
-    sag_a = m_a * x_a * (span - x_a) / span + m_b * cross
-    sag_b = m_b * x_b * (span - x_b) / span + m_a * cross
-    return jnp.maximum(sag_a, sag_b), (m_a * (span - x_a) + m_b * (span - x_b)) / span
 
 
 def _line_to_end(
@@ -314,7 +250,6 @@ def _line_to_end(
     """E at the left end of a cell at whose right end phi is 0, where C_w is `call`."""
     allowance = _allowances.cell_sums(ratio.shape[0])
     m_a, m_b, x_a, x_b = halves
-    x_a, x_b = jnp.minimum(x_a, span), jnp.minimum(x_b, span)
     call *= 1.0 - 2.0 * allowance
 
     def least(mass: jax.Array, product: jax.Array, x: jax.Array) -> jax.Array:
@@ -331,13 +266,15 @@ def _line_to_end(
 def _relax(lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Array) -> jax.Array:
     """Raise E where its second difference exceeds the mass (an obstacle problem, by sweeps)."""
     inverse = jnp.where(step > 0.0, 1.0 / jnp.where(step > 0.0, step, 1.0), 0.0)
-    free = (inverse[:-1] > 0.0) & (inverse[1:] > 0.0) & ~fixed[1:-1]
-    both = jnp.where(free, inverse[:-1] + inverse[1:], 1.0)
+    none = jnp.zeros((1,), step.dtype)
+    to_left, to_right = jnp.concatenate([none, inverse]), jnp.concatenate([inverse, none])
+    free = (to_left > 0.0) & (to_right > 0.0) & ~fixed
+    both = jnp.where(free, 1.0 / jnp.where(free, to_left + to_right, 1.0), 0.0)
+    to_left, to_right, load = to_left * both, to_right * both, load * both
 
     def sweep(_, e: jax.Array) -> jax.Array:
-        level = (e[:-2] * inverse[:-1] + e[2:] * inverse[1:] - load[1:-1]) / both
-        inner = jnp.where(free, jnp.maximum(e[1:-1], level), e[1:-1])
-        return jnp.concatenate([e[:1], inner, e[-1:]])
+        left, right = jnp.concatenate([none, e[:-1]]), jnp.concatenate([e[1:], none])
+        return jnp.maximum(e, to_left * left + to_right * right - load)
 
     return lax.fori_loop(0, _SWEEPS, sweep, lowering)
 
@@ -345,9 +282,9 @@ def _relax(lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Arr
 def _bridge(begin: jax.Array, end: jax.Array, ratio: jax.Array, empty: jax.Array) -> jax.Array:
     """On empty stretches the line between the nearest values on either side; 0 elsewhere."""
     size = begin.shape[0]
-    index = jnp.arange(size, dtype=jnp.int32)
-    before = lax.cummax(jnp.where(empty, jnp.int32(0), index))
-    after = lax.cummin(jnp.where(empty, jnp.int32(size - 1), index), reverse=True)
+    index = count(size)
+    before = _running.maximum(jnp.where(empty, jnp.int32(0), index))
+    after = _running.minimum(jnp.where(empty, jnp.int32(size - 1), index), reverse=True)
     gap = ratio[after] - ratio[before]
     share = (ratio - ratio[before]) / jnp.where(gap > 0.0, gap, 1.0)
     line = begin[before] + share * (end[after] - begin[before])
