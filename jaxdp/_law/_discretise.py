@@ -47,11 +47,12 @@ factor of about eight. Three places need more:
   E_j >= (s(a) (x_{j+1} - x_j) - C_w(x_{j+1}) (a - x_j)) / (x_{j+1} - a).
 * Between isolated atoms E must not fall back to 0 (it would be convex where there is no mass), so
   on empty stretches it follows the line between the neighbouring values.
-* A steep cell: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the one before; a
-  bulk narrower than a cell, and a thin tail). With E_{j+1} >= s_j most of what comes would be lost.
-  With a at the share t of the cell, (1 - t) E_j >= s(a) at the two means is enough, whatever
-  E_{j+1} >= 0 is. So the atom moves to its left node, and the line of E to the next atom starts
-  from 0 there, not from x_{j+1}: mass that goes to the next atom makes up for what this one lost.
+* A steep cell: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the one before; at
+  the low end, a bulk narrower than a cell and a thin tail). With E_{j+1} >= s_j most of what comes
+  would be lost. With a at the share t of the cell, (1 - t) E_j >= s(a) at the two means is enough,
+  whatever E_{j+1} >= 0 is. So the atom moves to its left node, and the line of E to the next atom
+  starts from 0 there, not from x_{j+1}: mass that goes to the next atom makes up for what this one
+  lost.
 * Where the second differences of E still exceed w, a few sweeps raise E (which keeps E >= s).
 * Whatever is left. phi is given by its slopes, the survival masses of the cells,
   G_j = Q_w{X > x_j} + (E_{j+1} - E_j) / (x_{j+1} - x_j). A cell for which none of these
@@ -195,7 +196,8 @@ def lower_measure(
     lead_put *= at(step, first) * (1.0 + allowance)
     lead &= lead_put <= _MUCH * at(call, first + 1)
     lead_put, leads = jnp.where(lead, lead_put, 0.0), lead & (cell == first)
-    steep = _steep(mass, sag, call[1:], empty)
+    low = (cell == first) & (to_left > 0.5 * mass)
+    steep = _steep(mass, sag, call[1:], empty, low)
     held = jnp.where(steep, 0.0, sag)
     wanted = jnp.maximum(jnp.concatenate([zero, held]), jnp.concatenate([held, zero]))
     lines = steep & (call[1:] > _ROUNDED * sag)
@@ -232,16 +234,23 @@ def lower_measure(
     return jnp.where(measure > _NOISE * survival, measure, 0.0)
 
 
-def _steep(mass: jax.Array, sag: jax.Array, call: jax.Array, empty: jax.Array) -> jax.Array:
-    """Cells whose E would take half of the curve after them, or before a gap much of it."""
+def _steep(
+    mass: jax.Array, sag: jax.Array, call: jax.Array, empty: jax.Array, low: jax.Array
+) -> jax.Array:
+    """Cells before a gap whose E would take much of what comes after it (see the module).
+
+    That is half of its curve, or a thousandth where what is left on this side is next to nothing.
+    Without a gap, only the low end, near its node: further on, the way back costs more than it
+    saves.
+    """
     none = jnp.zeros((1,), mass.dtype)
     follows = jnp.concatenate([mass[1:], none]) + jnp.concatenate([mass[2:], none, none])
     index = count(mass.shape[0])
     last = jnp.max(jnp.where(empty[1:], jnp.int32(0), index))
-    much = sag > _MUCH * call
     gap = jnp.concatenate([empty[2:], none > 0.0])
-    before_gap = gap & ((sag > _SHARE * call) & (follows <= _SHARE * mass))
-    return (much | before_gap) & (index + 2 < last)
+    much = (sag > _MUCH * call) & (gap | low)
+    much |= (sag > _SHARE * call) & (follows <= _SHARE * mass) & gap
+    return much & (index + 2 < last)
 
 
 def _line_to_end(
