@@ -24,18 +24,17 @@ from jaxdp import (
     _checks,
     _chunks,
     _divergences,
-    _law,
     _numerical,
     _privacy_loss_table,
     _structure,
     _x64,
 )
 from jaxdp import _privacy_loss_readings as readings
-from jaxdp._law import _allowances
 from jaxdp._mechanisms import Composed, Mechanism, Repeated, _curve, require_mechanism
-from jaxdp._mechanisms._schedule import Steps, with_schedules
+from jaxdp._mechanisms._schedule import with_schedules
 from jaxdp._methods import Numerical
 from jaxdp._noise import LossDistribution
+from jaxdp._privacy_loss_build import build
 
 Direction = Literal["remove", "add"]
 _DIRECTIONS = ("remove", "add")
@@ -129,19 +128,7 @@ class PrivacyLoss:
         if np.ndim(self.start):
             raise ValueError(f"the law must be one, got a batch of shape {np.shape(self.start)}")
         known = {name: np.asarray(getattr(self, name)) for name in _FIELDS}
-        losses, masses, infinity = _privacy_loss_table.table(dataclasses.replace(self, **known))
-        some = masses > 0.0
-        losses, masses = losses[some], masses[some]
-        if self.reversed:
-            other = masses * np.exp(-losses)
-            # (A difference next to 1, rounded to the law's side.)
-            infinity = 1.0 - float(np.sum(other)) + (2.0**-40 if self.upper else -(2.0**-40))
-            infinity = min(max(infinity, 0.0), 1.0)
-            losses, masses = -losses, other
-        if not losses.size:
-            losses, masses = np.zeros(1), np.zeros(1)
-        with np.errstate(divide="ignore"):
-            return LossDistribution(losses, np.log(masses), infinity)
+        return _privacy_loss_table.pair(dataclasses.replace(self, **known))
 
     def _composed_with(self, mechanism: Mechanism, other: "PrivacyLoss") -> "PrivacyLoss":
         if self.upper != other.upper:
@@ -386,7 +373,7 @@ def privacy_loss(
         )
     size = Numerical(grid_size).grid_size or 8192
     fields = _x64.evaluate(
-        _build,
+        build,
         m,
         delta,
         rounding=_ROUNDING[side],
@@ -395,43 +382,9 @@ def privacy_loss(
         direction=direction,
         side=side,
         size=size,
+        kind=PrivacyLoss,
     )
     return PrivacyLoss(*fields, upper=side == "upper")
-
-
-def _build(m, delta, direction, side, size):
-    ok = m._in_domain() & (delta > 0.0) & (delta < 1.0)
-    sign = 1 if side == "upper" else -1
-    terms = _numerical.terms_of(m)
-    law = _law.loss_law(terms, jnp.log(delta), direction=direction, side=sign, size=size)
-    add = direction == "add" if isinstance(direction, str) else direction  # traced: "add" or not
-    ends = [_curve.end(m, d) for d in ("remove", "add")]
-    ends = [jax.tree.map(lambda x, y: jnp.where(add, y, x), *p) for p in (ends, ends[::-1])]
-    steps = _number_of_steps(m)
-    largest = [loss + _allowances.largest_loss(loss, steps) for loss, _ in ends]
-    failure = [jnp.minimum(x + sign * _allowances.failure(x), 0.0) for _, x in ends]
-    start = jnp.asarray(law.start, jnp.float64)
-    known = {"upper": side == "upper", "anchor": -jnp.inf * jnp.ones_like(start)}
-    built = PrivacyLoss(
-        **law._asdict(),
-        **known,
-        log_anchor=jnp.zeros_like(start),
-        largest=largest[0],
-        largest_reversed=largest[1],
-        log_failure=failure[0],
-        log_failure_reversed=failure[1],
-    )
-    anchor, log_anchor = readings.anchored(built)
-    built = dataclasses.replace(built, anchor=anchor, log_anchor=log_anchor)
-    return tuple(jnp.where(ok, getattr(built, name), jnp.nan) for name in _FIELDS)
-
-
-def _number_of_steps(m: Mechanism) -> jax.Array:
-    steps = jnp.float64(0.0)
-    for t in _curve.canonical_terms(m):
-        own = jnp.sum(t.mechanism.copies) if isinstance(t.mechanism, Steps) else 1.0
-        steps += t.multiplicity * own
-    return steps
 
 
 def _curve_of(law, epsilon, direct, single):

@@ -24,6 +24,7 @@ import numpy as np
 
 from jaxdp import _privacy_loss_readings as readings
 from jaxdp._law import _allowances
+from jaxdp._noise import LossDistribution
 
 _FARTHEST = 690.0  # of losses whose ratios are doubles
 
@@ -110,3 +111,20 @@ def _rounded(law: Any, loss: Any) -> Any:
 def _bounds(law: Any, loss: np.ndarray, single: bool) -> np.ndarray:
     """The certified log H at the points of the grid."""
     return np.asarray((_rounded if single else _wide)(law, loss))
+
+
+def pair(law: Any) -> LossDistribution:
+    """The table of a law of known numbers, in its direction, as a mechanism."""
+    losses, masses, infinity = table(law)
+    some = masses > 0.0
+    losses, masses = losses[some], masses[some]
+    if law.reversed:
+        other = masses * np.exp(-losses)
+        # (A difference next to 1, rounded to the law's side.)
+        infinity = 1.0 - float(np.sum(other)) + (2.0**-40 if law.upper else -(2.0**-40))
+        infinity = min(max(infinity, 0.0), 1.0)
+        losses, masses = -losses, other
+    if not losses.size:
+        losses, masses = np.zeros(1), np.zeros(1)
+    with np.errstate(divide="ignore"):
+        return LossDistribution(losses, np.log(masses), infinity)

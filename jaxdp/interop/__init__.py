@@ -16,7 +16,7 @@ if importlib.util.find_spec("dp_accounting") is None:
 
 from jaxdp.interop._accountant import Accountant as Accountant
 from jaxdp.interop._batch_selection import from_batch_selection as from_batch_selection
-from jaxdp.interop._events import UnsupportedEvent as UnsupportedEvent
+from jaxdp.interop._event_parameters import UnsupportedEvent as UnsupportedEvent
 from jaxdp.interop._events import from_dp_event as from_dp_event
 from jaxdp.interop._loss_distributions import (
     from_privacy_loss_distribution as from_privacy_loss_distribution,

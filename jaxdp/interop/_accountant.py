@@ -15,18 +15,16 @@ from jaxdp import _answers, _checks, _queries
 from jaxdp._mechanisms import ApproximateDP, Mechanism, _curve
 from jaxdp._methods import Analytic, Method, Numerical, Renyi, check_method
 from jaxdp._numerical import has_law
-from jaxdp.interop._events import (
+from jaxdp.interop._event_parameters import (
     EVERYTHING,
     NOTHING,
+    Neighbours,
     UnsupportedEvent,
     check_relation,
-    compose,
-    convert,
-    repeat,
     whole_count,
 )
+from jaxdp.interop._events import compose, convert, repeat
 
-Neighbours = dpa.NeighboringRelation
 _GRID = 16384  # for DP-SGD within some 3e-5 of the least epsilon, as dp_accounting's own default
 _FEW = 64  # mechanisms whose ends are added up in exact arithmetic: digits grow with each
 # Their default rates of a GDP parameter, from where the laws of the engine see them.

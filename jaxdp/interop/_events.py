@@ -5,13 +5,11 @@ dp_accounting's accountants. "add or remove one" and "replace special" (a record
 without effect) give the same pair for everything additive or Poisson-sampled.
 """
 
-import dataclasses
 import functools
 import math
 from collections.abc import Iterable
 from typing import Any
 
-import dp_accounting as dpa
 import numpy as np
 from dp_accounting import dp_event
 
@@ -34,33 +32,24 @@ from jaxdp._mechanisms import (
     fixed_size_sampled,
 )
 from jaxdp._noise import DiscreteGaussian, DiscreteLaplace, FinitePair
-
-Neighbours = dpa.NeighboringRelation
-
-
-class UnsupportedEvent(ValueError):
-    """An event without a mechanism here.
-
-    Attributes:
-      event: the part of the event that is at fault.
-      reason: why, in a sentence.
-    """
-
-    def __init__(self, event: dp_event.DpEvent, reason: str) -> None:
-        super().__init__(f"{reason}, in {_checks.shown(event)}")
-        self.event, self.reason = event, reason
-
-
-@dataclasses.dataclass(frozen=True)
-class _Absolute:
-    """An event that is no mechanism with parameters: it reveals nothing, or everything."""
-
-    private: bool
-
-
-NOTHING, EVERYTHING = _Absolute(True), _Absolute(False)
-_SUM_TOLERANCE = 1e-5  # of probabilities, which may come as float32
-_TINY = 2.3e-308  # just above the smallest normal float64: what is below may be flushed to 0
+from jaxdp.interop._event_parameters import (
+    EVERYTHING,
+    NOTHING,
+    SUM_TOLERANCE,
+    TINY,
+    ZEROED,
+    Absolute,
+    Neighbours,
+    UnsupportedEvent,
+    additive,
+    check_relation,
+    known_rate,
+    noise,
+    number,
+    require,
+    vector,
+    whole_count,
+)
 
 
 def from_dp_event(
@@ -102,13 +91,13 @@ def from_dp_event(
     """
     check_relation(neighboring_relation)
     found = convert(event, neighboring_relation)
-    if isinstance(found, _Absolute):
+    if isinstance(found, Absolute):
         reveals = "reveals nothing: there is nothing to account for"
         raise UnsupportedEvent(event, reveals if found.private else "is not private at all")
     return found
 
 
-def convert(event: dp_event.DpEvent, relation: Neighbours) -> Mechanism | _Absolute:
+def convert(event: dp_event.DpEvent, relation: Neighbours) -> Mechanism | Absolute:
     """The mechanism of an event, or NOTHING or EVERYTHING."""
     if isinstance(event, dp_event.NoOpDpEvent):
         return NOTHING
@@ -126,27 +115,15 @@ def convert(event: dp_event.DpEvent, relation: Neighbours) -> Mechanism | _Absol
     return converter(event, relation)
 
 
-def check_relation(relation: Any) -> None:
-    """Raise TypeError unless this is one of dp_accounting's relations."""
-    if not isinstance(relation, Neighbours):
-        got = _checks.shown(relation)
-        raise TypeError(f"neighboring_relation must be a NeighboringRelation, got {got}")
-
-
-def whole_count(count: Any) -> int:
-    """A known number of runs >= 1."""
-    return _checks.whole_number("count", count)
-
-
-def repeat(m: Mechanism | _Absolute, count: int) -> Mechanism | _Absolute:
+def repeat(m: Mechanism | Absolute, count: int) -> Mechanism | Absolute:
     """The composition of `count` >= 1 runs."""
-    if isinstance(m, _Absolute) or count == 1:
+    if isinstance(m, Absolute) or count == 1:
         return m
     known = float(count)
     return Repeated(m, known if known >= count else math.nextafter(known, math.inf))
 
 
-def compose(parts: list[Any]) -> Mechanism | _Absolute:
+def compose(parts: list[Any]) -> Mechanism | Absolute:
     """The composition of converted events."""
     if EVERYTHING in parts:
         return EVERYTHING
@@ -156,57 +133,22 @@ def compose(parts: list[Any]) -> Mechanism | _Absolute:
     return mechanisms[0] if len(mechanisms) == 1 else Composed(mechanisms)
 
 
-def _require(event: dp_event.DpEvent, relation: Neighbours, *allowed: Neighbours) -> None:
-    if relation not in allowed:
-        names = " or ".join(f"`{r.name}`" for r in allowed)
-        raise UnsupportedEvent(
-            event,
-            f"neighboring_relation must be {names} for `{type(event).__name__}`. Found {relation}",
-        )
-
-
-_ZEROED = (Neighbours.ADD_OR_REMOVE_ONE, Neighbours.REPLACE_SPECIAL)
-
-
-def _number(event: dp_event.DpEvent, field: str, domain: _checks.Domain) -> float:
-    """A parameter in double precision, whatever type it came in."""
-    return _checks.number(f"{field} of {type(event).__name__}", getattr(event, field), domain)
-
-
-def _noise(event: dp_event.DpEvent, field: str = "noise_multiplier") -> float:
-    """A scale of noise; 0 where it is none to speak of."""
-    scale = _number(event, field, _checks.NON_NEGATIVE_OR_INF)
-    return scale if scale >= _TINY else 0.0
-
-
-def _additive(scale: float, m: Any) -> Mechanism | _Absolute:
-    """The mechanism m(scale); infinite noise hides everything, no noise hides nothing."""
-    if scale == 0.0 or math.isinf(scale):
-        return EVERYTHING if scale == 0.0 else NOTHING
-    return m(scale)
-
-
-def _rate(rate: float) -> float:
-    """A sampling probability > 0, no less than what programs take for 0."""
-    return max(rate, _TINY)
-
-
-def _gaussian(event: dp_event.GaussianDpEvent, relation: Neighbours) -> Mechanism | _Absolute:
+def _gaussian(event: dp_event.GaussianDpEvent, relation: Neighbours) -> Mechanism | Absolute:
     sensitivity = 2.0 if relation == Neighbours.REPLACE_ONE else 1.0
-    return _additive(_noise(event), lambda sigma: Gaussian(sigma, sensitivity))
+    return additive(noise(event), lambda sigma: Gaussian(sigma, sensitivity))
 
 
-def _laplace(event: dp_event.LaplaceDpEvent, relation: Neighbours) -> Mechanism | _Absolute:
-    _require(event, relation, *_ZEROED)
-    return _additive(_noise(event), Laplace)
+def _laplace(event: dp_event.LaplaceDpEvent, relation: Neighbours) -> Mechanism | Absolute:
+    require(event, relation, *ZEROED)
+    return additive(noise(event), Laplace)
 
 
 def _discrete_laplace(
     event: dp_event.DiscreteLaplaceDpEvent, relation: Neighbours
-) -> Mechanism | _Absolute:
+) -> Mechanism | Absolute:
     """The parameter is an inverse scale; 0 means no noise, as to dp_accounting."""
-    _require(event, relation, *_ZEROED)
-    a = _noise(event, "noise_parameter")
+    require(event, relation, *ZEROED)
+    a = noise(event, "noise_parameter")
     sensitivity = _checks.whole_number(
         "sensitivity of DiscreteLaplaceDpEvent", event.sensitivity, least=0
     )
@@ -217,26 +159,26 @@ def _discrete_laplace(
     return DiscreteLaplace(a, sensitivity)
 
 
-def _sampled(event: dp_event.PoissonSampledDpEvent, relation: Neighbours) -> Mechanism | _Absolute:
-    rate = _number(event, "sampling_probability", _checks.PROBABILITY)
+def _sampled(event: dp_event.PoissonSampledDpEvent, relation: Neighbours) -> Mechanism | Absolute:
+    rate = number(event, "sampling_probability", _checks.PROBABILITY)
     if isinstance(event.event, dp_event.SampledWithoutReplacementDpEvent):
         raise UnsupportedEvent(event, "a batch of fixed size of a Poisson sample has no mechanism")
     replaced = relation == Neighbours.REPLACE_ONE
     if replaced and not isinstance(event.event, dp_event.GaussianDpEvent):
-        _require(event, relation, *_ZEROED)
+        require(event, relation, *ZEROED)
     inner = convert(event.event, Neighbours.ADD_OR_REMOVE_ONE if replaced else relation)
     if rate == 0.0 or inner is NOTHING:
         return NOTHING
-    if isinstance(inner, _Absolute) or rate == 1.0:
+    if isinstance(inner, Absolute) or rate == 1.0:
         return convert(event.event, relation)
-    return (PoissonSampledReplaceOne if replaced else PoissonSampled)(inner, _rate(rate))
+    return (PoissonSampledReplaceOne if replaced else PoissonSampled)(inner, known_rate(rate))
 
 
-def _batch(event: Any, relation: Neighbours, replacement: bool = False) -> Mechanism | _Absolute:
+def _batch(event: Any, relation: Neighbours, replacement: bool = False) -> Mechanism | Absolute:
     """The batch of Gaussian or Laplace noise, whose sensitivity doubles when one is replaced."""
-    _require(event, relation, Neighbours.REPLACE_ONE, Neighbours.ADD_OR_REMOVE_ONE)
+    require(event, relation, Neighbours.REPLACE_ONE, Neighbours.ADD_OR_REMOVE_ONE)
     inner = convert(event.event, Neighbours.ADD_OR_REMOVE_ONE)
-    if isinstance(inner, _Absolute):
+    if isinstance(inner, Absolute):
         return inner
     if not isinstance(inner, Gaussian if replacement else (Gaussian, Laplace)):
         name = type(event.event).__name__
@@ -248,10 +190,10 @@ def _batch(event: Any, relation: Neighbours, replacement: bool = False) -> Mecha
 
 def _truncated(
     event: dp_event.TruncatedSubsampledGaussianDpEvent, relation: Neighbours
-) -> Mechanism | _Absolute:
+) -> Mechanism | Absolute:
     """A batch that is always cut, at probability 1, is one of fixed size."""
-    _require(event, relation, Neighbours.ADD_OR_REMOVE_ONE)
-    rate = _number(event, "sampling_probability", _checks.PROBABILITY)
+    require(event, relation, Neighbours.ADD_OR_REMOVE_ONE)
+    rate = number(event, "sampling_probability", _checks.PROBABILITY)
     name = "TruncatedSubsampledGaussianDpEvent"
     n = _checks.whole_number(f"dataset_size of {name}", event.dataset_size, least=0)
     size = _checks.whole_number(
@@ -259,97 +201,97 @@ def _truncated(
     )
     if rate == 0.0 or n == 0 or size == 0:
         return NOTHING
-    gaussian = _additive(_noise(event), Gaussian)
-    if isinstance(gaussian, _Absolute):
+    gaussian = additive(noise(event), Gaussian)
+    if isinstance(gaussian, Absolute):
         return gaussian
     if rate == 1.0 and size < n:
         return fixed_size_sampled(gaussian, size, n, neighbours="add-or-remove")
     if rate == 1.0:
         return gaussian
     if size >= n:
-        return PoissonSampled(gaussian, _rate(rate))
-    return TruncatedPoissonSampled(gaussian, _rate(rate), size, n)
+        return PoissonSampled(gaussian, known_rate(rate))
+    return TruncatedPoissonSampled(gaussian, known_rate(rate), size, n)
 
 
-def _epsilon_delta(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
+def _epsilon_delta(event: Any, relation: Neighbours) -> Mechanism | Absolute:
     """A guarantee, for whichever neighbours are meant."""
-    epsilon = _number(event, "epsilon", _checks.NON_NEGATIVE_OR_INF)
-    delta = _number(event, "delta", _checks.PROBABILITY)
+    epsilon = number(event, "epsilon", _checks.NON_NEGATIVE_OR_INF)
+    delta = number(event, "delta", _checks.PROBABILITY)
     if math.isinf(epsilon) or delta >= 1.0:
         return EVERYTHING
-    return NOTHING if epsilon == delta == 0.0 else ApproximateDP(max(epsilon, _TINY), delta)
+    return NOTHING if epsilon == delta == 0.0 else ApproximateDP(max(epsilon, TINY), delta)
 
 
-def _concentrated(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
+def _concentrated(event: Any, relation: Neighbours) -> Mechanism | Absolute:
     """A guarantee, for whichever neighbours are meant: its Rényi divergences are all it has."""
-    rho = _number(event, "rho", _checks.NON_NEGATIVE_OR_INF)
+    rho = number(event, "rho", _checks.NON_NEGATIVE_OR_INF)
     xi = _checks.number(
         f"xi of {type(event).__name__}", getattr(event, "xi", 0.0), _checks.NON_NEGATIVE_OR_INF
     )
     if math.isinf(rho) or math.isinf(xi):
         return EVERYTHING
-    return NOTHING if rho == xi == 0.0 else ConcentratedDP(max(rho, _TINY), xi)
+    return NOTHING if rho == xi == 0.0 else ConcentratedDP(max(rho, TINY), xi)
 
 
 def _best_of_several(
     event: dp_event.RepeatAndSelectDpEvent, relation: Neighbours
-) -> Mechanism | _Absolute:
+) -> Mechanism | Absolute:
     """One run's guarantee, of all hyperparameters that are drawn."""
-    mean = _number(event, "mean", _checks.NON_NEGATIVE_OR_INF)
-    shape = _number(event, "shape", _checks.NON_NEGATIVE_OR_INF)
+    mean = number(event, "mean", _checks.NON_NEGATIVE_OR_INF)
+    shape = number(event, "shape", _checks.NON_NEGATIVE_OR_INF)
     if not 1.0 <= mean < 1e300:
         raise ValueError(f"mean of RepeatAndSelectDpEvent must be finite and >= 1, got {mean}")
     inner = convert(event.event, relation)
-    if isinstance(inner, _Absolute):
+    if isinstance(inner, Absolute):
         return inner
     return RepeatAndSelect(inner, mean, shape)
 
 
-def _selection(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
+def _selection(event: Any, relation: Neighbours) -> Mechanism | Absolute:
     """The exponential mechanism's epsilon is for whichever neighbours are meant.
 
     That of permute-and-flip is not, as that of the Laplace noise in whose place it stands.
     """
     named = type(event).__name__ == "PermuteAndFlipDpEvent"
     if named:
-        _require(event, relation, *_ZEROED)
-    epsilon = _number(event, "epsilon", _checks.NON_NEGATIVE_OR_INF)
-    if epsilon < _TINY or math.isinf(epsilon):
+        require(event, relation, *ZEROED)
+    epsilon = number(event, "epsilon", _checks.NON_NEGATIVE_OR_INF)
+    if epsilon < TINY or math.isinf(epsilon):
         return EVERYTHING if epsilon > 1.0 else NOTHING
     return (PermuteAndFlip if named else ExponentialMechanism)(epsilon)
 
 
-def _discrete_gaussian(event: Any, relation: Neighbours) -> Mechanism | _Absolute:
+def _discrete_gaussian(event: Any, relation: Neighbours) -> Mechanism | Absolute:
     """The law in one dimension; of vectors, whose worst shift depends on the question, the zCDP.
 
     A coordinate moved by the integer v has Rényi divergences of at most alpha v^2 / (2 sigma^2)
     (Canonne, Kamath & Steinke 2020, Proposition 5), and those of coordinates add up.
     """
-    sensitivity = _number(event, "sensitivity", _checks.NON_NEGATIVE_OR_INF)
+    sensitivity = number(event, "sensitivity", _checks.NON_NEGATIVE_OR_INF)
     if sensitivity == 0.0:
         return NOTHING
     if event.dimension != 1:
-        sigma = _noise(event, "sigma")
+        sigma = noise(event, "sigma")
         rho = 0.5 * (sensitivity / sigma) ** 2 if sigma > 0.0 else math.inf
         rho *= 1.0 + 1e-15
         if math.isinf(rho):
             return EVERYTHING
-        return NOTHING if math.isinf(sigma) else ConcentratedDP(max(rho, _TINY))
+        return NOTHING if math.isinf(sigma) else ConcentratedDP(max(rho, TINY))
     whole = _checks.whole_number("sensitivity of DiscreteGaussianDpEvent", sensitivity)
-    return _additive(_noise(event, "sigma"), lambda sigma: DiscreteGaussian(sigma, whole))
+    return additive(noise(event, "sigma"), lambda sigma: DiscreteGaussian(sigma, whole))
 
 
 def _randomized_response(
     event: dp_event.RandomizedResponseDpEvent, relation: Neighbours
-) -> Mechanism | _Absolute:
+) -> Mechanism | Absolute:
     """Over k buckets, uniform with probability p: x against another bucket, or against uniform."""
-    p = _number(event, "noise_parameter", _checks.PROBABILITY)
+    p = number(event, "noise_parameter", _checks.PROBABILITY)
     k = _checks.whole_number("num_buckets of RandomizedResponseDpEvent", event.num_buckets)
-    _require(event, relation, Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
+    require(event, relation, Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL)
     if k == 1 or p == 1:
         return NOTHING
     other = p / k
-    if other < _TINY:
+    if other < TINY:
         return EVERYTHING
     if relation == Neighbours.REPLACE_SPECIAL:
         kept = [1.0 - p + other, (k - 1) * other]
@@ -358,29 +300,19 @@ def _randomized_response(
     return FinitePair([1.0 - p + other, other, rest], [other, 1.0 - p + other, rest])
 
 
-def _vector(event: dp_event.DpEvent, field: str, domain: _checks.Domain) -> list[float]:
-    """A parameter that is one number or a sequence of them, as a list."""
-    name, value = f"{field} of {type(event).__name__}", getattr(event, field)
-    known = _checks.concrete(name, value)
-    if known is None or known.ndim > 1 or known.size == 0:
-        raise ValueError(f"{name} must be a sequence of known numbers, got {_checks.shown(value)}")
-    _checks.check(name, known, domain)
-    return known.astype(np.float64).ravel().tolist()
-
-
 def _mixture(
     event: dp_event.MixtureOfGaussiansDpEvent, relation: Neighbours
-) -> Mechanism | _Absolute:
+) -> Mechanism | Absolute:
     """Sensitivities of one sign; where at most one is not 0, a Poisson sample of a Gaussian."""
-    _require(event, relation, *_ZEROED)
-    sigma = _noise(event, "standard_deviation")
-    sensitivities = _vector(event, "sensitivities", _checks.REAL)
-    chances = _vector(event, "sampling_probs", _checks.PROBABILITY)
+    require(event, relation, *ZEROED)
+    sigma = noise(event, "standard_deviation")
+    sensitivities = vector(event, "sensitivities", _checks.REAL)
+    chances = vector(event, "sampling_probs", _checks.PROBABILITY)
     if len(sensitivities) != len(chances):
         sizes = f"{len(sensitivities)} and {len(chances)}"
         raise ValueError(f"sensitivities and sampling_probs must be as many, got {sizes}")
     total = math.fsum(chances)
-    if abs(total - 1.0) > _SUM_TOLERANCE:
+    if abs(total - 1.0) > SUM_TOLERANCE:
         raise ValueError(f"sampling_probs must sum to 1, got a sum of {total!r}")
     both = list(zip(sensitivities, chances, strict=True))
     found = sorted((abs(c), chance) for c, chance in both if c != 0.0 and chance > 0.0)
@@ -395,7 +327,7 @@ def _mixture(
     chance = min(max(moving, 1.0 - math.fsum(p for c, p in both if c == 0.0)), 1.0)
     if found[0][0] == found[-1][0]:
         gaussian = Gaussian(sigma, found[0][0])
-        return gaussian if chance >= 1.0 else PoissonSampled(gaussian, _rate(chance))
+        return gaussian if chance >= 1.0 else PoissonSampled(gaussian, known_rate(chance))
     found[-1] = found[-1][0], found[-1][1] + max(chance - moving, 0.0)
     shifts, weights = zip((0.0, 1.0 - chance), *found, strict=True)
     return GaussianMixture(sigma, np.asarray(shifts), np.asarray(weights))
@@ -403,15 +335,15 @@ def _mixture(
 
 def _tree(
     event: dp_event.SingleEpochTreeAggregationDpEvent, relation: Neighbours
-) -> Mechanism | _Absolute:
+) -> Mechanism | Absolute:
     """A record is in one leaf of one tree; of n steps at most floor(log2 n) + 1 sums hold it."""
-    _require(event, relation, Neighbours.REPLACE_SPECIAL)
-    sigma = _noise(event)
-    steps = _vector(event, "step_counts", _checks.COUNT)
+    require(event, relation, Neighbours.REPLACE_SPECIAL)
+    sigma = noise(event)
+    steps = vector(event, "step_counts", _checks.COUNT)
     if min(steps) < 1:
         raise ValueError(f"step_counts must be >= 1, got {min(steps)}")
     depth = int(max(steps)).bit_length()
-    return _additive(sigma, lambda scale: Gaussian(scale, math.sqrt(depth)))
+    return additive(sigma, lambda scale: Gaussian(scale, math.sqrt(depth)))
 
 
 _CONVERTERS: dict[type, Any] = {
