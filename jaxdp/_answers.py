@@ -217,7 +217,7 @@ def log_delta(
 
 def has_aim(m: Mechanism, method: Method) -> bool:
     """Whether `aimed` answers for m by this method."""
-    plain = not isinstance(m, Bracketed) and isinstance(method, Numerical)
+    plain = not isinstance(m, (Alternatives, Bracketed)) and isinstance(method, Numerical)
     return plain and not _numerical_range.has_range(m) and _numerical.has_aim(m)
 
 
