@@ -67,7 +67,8 @@ def test_composed_averages(direction):
 def test_short_and_unequal_blocks(direction):
     """Breaks when blocks of a few steps, or of two lengths, are loose: some bounds were trivial.
 
-    Five of t steps: more steps are more private, whether or not 5 divides them.
+    Five of t steps: more steps are more private, whether or not 5 divides them. The bounds above
+    are those of blocks, which are up to 8 % above the mechanism, the ones below a test's.
     """
     steps = np.array([12.0, 20.0, 500.0, 503.0, 505.0])
     program = jax.jit(
@@ -77,9 +78,10 @@ def test_short_and_unequal_blocks(direction):
     )
     low, high = (np.asarray(x) for x in program(steps))
     assert (low <= high).all()
-    assert ((high - low) / high < [0.03, 3e-3, 3e-3, 3e-3, 3e-3]).all()
-    assert (low[1:] < high[:-1]).all()
-    assert low[2] > high[3] > low[4]
+    few, many = ([0.1, 0.09], 0.02) if direction == "remove" else ([0.06, 0.02], 3.5e-3)
+    assert ((high - low) / high < [*few, many, many, many]).all()
+    assert (np.diff(high) < 0.0).all()
+    assert (np.diff(low) < 0.0).all()
 
 
 def test_known_structure():
