@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxdp import _checks, _divergences, _law, _numerical, _numerical_range, _roots
 from jaxdp._allocation import _poisson
-from jaxdp._mechanisms import Alternatives, Bracketed, Composed, Direction, Mechanism, _curve
+from jaxdp._mechanisms import Alternatives, Base, Bracketed, Composed, Direction, Mechanism, _curve
 from jaxdp._methods import (
     Analytic,
     Decomposition,
@@ -274,12 +274,20 @@ def max_loss(m: Mechanism, direction: str | jax.Array) -> jax.Array:
 def _exact_epsilon(
     m: Mechanism, log_target: jax.Array, d: Direction, sides: tuple[Side, ...]
 ) -> tuple[jax.Array, ...]:
-    """The root of the closed-form curve: above it for side 1, below it for side -1."""
-    feasible = m._log_failure(d) < log_target
-    target = jnp.where(feasible, log_target, 0.0)
-    start = jnp.where(feasible, 1.0, jnp.nan)
+    """The root of the closed-form curve: above it for side 1, below it for side -1.
+
+    Where delta is the failure but for its rounding, epsilon at a little more of it is below.
+    """
+    log_failure = m._log_failure(d)
+    feasible = log_failure < log_target
+    near = ~feasible & (log_failure <= log_target + _UNSURE)
 
     def one(side: Side) -> jax.Array:
+        sought = feasible | near if side < 0 else feasible
+        target = jnp.where(feasible, log_target, log_failure + 2.0 * _UNSURE)
+        target = jnp.where(sought, target, 0.0)
+        start = jnp.where(sought, 1.0, jnp.nan)
+
         def excess(e):
             return _curve.log_curve(m, e, d, side * _divergences.SLACK) - target
 
@@ -289,10 +297,7 @@ def _exact_epsilon(
             found = jnp.isfinite(root)
             root = jnp.where(found, root, 0.0)
             root = root - 2.0 * (relative * jnp.abs(root) + absolute)
-        # (Where the failure is delta but for its rounding, nothing is known from below.)
-        beyond = jnp.where(m._log_failure(d) > log_target + _UNSURE, jnp.inf, 0.0)
-        none = jnp.inf if side > 0 else beyond
-        return jnp.where(feasible, jnp.maximum(root, 0.0), none)
+        return jnp.where(sought, jnp.maximum(root, 0.0), jnp.inf)
 
     return tuple(one(side) for side in sides)
 
@@ -332,7 +337,10 @@ def epsilons(
         found = _epsilon(m, log_target, d, chosen, sides)
         if isinstance(chosen, Numerical):  # which takes both directions at once
             return found
-        return tuple(jnp.minimum(e, _curve.largest_loss(m, d)) for e in found)
+        most = _curve.largest_loss(m, d)
+        if isinstance(chosen, Analytic) and isinstance(m, Base):
+            most = jnp.where(m._failure(d) <= delta, _curve.end(m, d)[0], most)
+        return tuple(jnp.minimum(e, most) for e in found)
 
     values = _worst(m, direction, chosen, one)
     least = max_loss(m, direction)

@@ -286,3 +286,21 @@ def test_log1p_everywhere():
     for a, b in itertools.islice(zip(x, got, strict=True), None):
         truth = mp.log1p(mp.mpf(float(a)))
         assert abs(mp.mpf(float(b)) - truth) <= 2 * mp.mpf(2) ** -52 * abs(truth), a
+
+
+@pytest.mark.parametrize("x64", [True, False])
+def test_epsilon_at_the_failure_itself(x64):
+    """Breaks where a guarantee's own delta is not met by its epsilon, or a delta just below is."""
+    with jax.enable_x64(x64):
+        digits = 1e-11 if x64 else 1e-6
+        delta = np.array([1e-5, 1e-6, 3e-7, 0.1, 1e-300 if x64 else 1e-30])
+        m = jaxdp.ApproximateDP(1.0, delta)
+        low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, delta))
+        np.testing.assert_allclose([low, high], 1.0, rtol=digits)
+        assert np.all(low <= high)
+        assert np.all(np.isinf(jaxdp.epsilon(m, delta * (1.0 - 1e-6))))
+        pair = jaxdp.FinitePair([0.25, 0.25, 0.5], [0.0, 0.5, 0.5])
+        low, high = jaxdp.epsilon_bounds(pair, 0.25, direction="remove")
+        assert 0.0 <= low <= high < 1e-6
+        slope = jax.grad(lambda e: jaxdp.epsilon(jaxdp.ApproximateDP(e, 1e-5), 1e-5))(1.0)
+        assert slope == pytest.approx(1.0, rel=1e-6)

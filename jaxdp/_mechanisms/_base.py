@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _checks, _structure
+from jaxdp import _checks, _divergences, _structure
 
 Direction = Literal["remove", "add"]
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
@@ -171,6 +171,13 @@ class Base(Mechanism):
     def _log_failure(self, direction: Direction) -> jax.Array:
         """None, unless a class says otherwise."""
         return jnp.asarray(-jnp.inf)
+
+    def _failure(self, direction: Direction) -> jax.Array:
+        """The mass at infinite loss itself, or what is a little above: exact where it is a field.
+
+        A delta equal to it is met from the largest finite loss on, which its logarithm cannot tell.
+        """
+        return _divergences.exp_up(self._log_failure(direction))
 
     @classmethod
     def _may_fail(cls) -> bool:

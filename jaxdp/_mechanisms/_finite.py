@@ -120,6 +120,9 @@ class ApproximateDP(Base):
     def _log_failure(self, direction: Direction) -> jax.Array:
         return subnormal.log_positive(self.delta)
 
+    def _failure(self, direction: Direction) -> jax.Array:
+        return jnp.asarray(self.delta, jnp.float64)
+
     def _symmetric(self) -> bool:
         return True
 
