@@ -174,6 +174,8 @@ SAMPLES = (
     jaxdp.SparseVector(1.0, 2),
     jaxdp.Repeated(jaxdp.Gaussian(1.0), 3.0),
     jaxdp.Composed([jaxdp.Gaussian(1.0), jaxdp.Laplace(2.0)]),
+    jaxdp.ConcentratedDP(0.1, 0.0),
+    jaxdp.RepeatAndSelect(jaxdp.Gaussian(4.0), 3.0),
 )
 every_mechanism = pytest.mark.parametrize("m", SAMPLES, ids=lambda m: type(m).__name__)
 
@@ -183,8 +185,10 @@ def test_every_mechanism_is_tested():
     classes = {c for c in vars(jaxdp).values() if isinstance(c, type)} - {jaxdp.Mechanism}
     classes = {c for c in classes if c.__module__.startswith("jaxdp._mechanisms.")}
     mechanisms = {c for c in classes if issubclass(c, jaxdp.Mechanism)}
-    # (schedules and mixtures, which hold vectors, and the abstract one have tests of their own)
+    # (schedules and mixtures, which hold vectors, the abstract one, and parallel ones, of which the
+    # worst part alone has gradients, have tests of their own)
     own = {jaxdp.Schedule, jaxdp.GaussianMixture, jaxdp.Mixture, jaxdp.CustomMechanism}
+    own |= {jaxdp.Parallel}
     assert mechanisms - own <= {type(m) for m in SAMPLES}
 
 
