@@ -12,10 +12,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _answers, _checks, _divergences, _numerical, _privacy_loss
+from jaxdp import _answers, _checks, _divergences, _numerical
 from jaxdp import _privacy_loss_readings as readings
 from jaxdp._mechanisms import Alternatives, Bracketed, Direction, Mechanism, _curve
 from jaxdp._methods import Analytic, Method, Numerical
+from jaxdp._privacy_loss import PrivacyLoss
+from jaxdp._privacy_loss_build import build
 
 _LARGEST_LOSSES = 709.0, 740.0  # on either side: e^709 and e^-740 are the last float64
 _BISECTIONS, _EXACT_BISECTIONS = 40, 56  # exact curves of atoms have kinks: errors of first order
@@ -185,8 +187,8 @@ def _from_laws(m: Mechanism, fpr: jax.Array, method: Numerical) -> jax.Array:
 
     def one(delta: jax.Array, add: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The trade-offs of (P, Q) and of (Q, P), from the law made for one direction."""
-        fields = _privacy_loss._build(m, delta, add, "upper", size)
-        law = _privacy_loss.PrivacyLoss(*fields, upper=True)
+        fields = build(m, delta, add, "upper", size, PrivacyLoss)
+        law = PrivacyLoss(*fields, upper=True)
         first, second = (
             jax.vmap(lambda x, direct=direct: readings.tradeoff(law, x, direct))(fpr)
             for direct in (True, False)
