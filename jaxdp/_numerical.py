@@ -195,26 +195,29 @@ def log_delta(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta, below (-1) or above (+1)."""
-    if -1 in sides and _selected.has_selection(m):
-        return _of_selections(
-            m, sides, lambda m, side: _log_delta(m, epsilon, direction, (side,), grid_size)
-        )
-    return _log_delta(m, epsilon, direction, sides, grid_size)
+    return _of_selections(
+        m, sides, lambda m, sides: _log_delta(m, epsilon, direction, sides, grid_size)
+    )
 
 
 def _of_selections(
     m: Mechanism,
     sides: tuple[int, ...],
-    bound: Callable[[Mechanism, int], tuple[jax.Array, ...]],
+    bounds: Callable[[Mechanism, tuple[int, ...]], tuple[jax.Array, ...]],
 ) -> tuple[jax.Array, ...]:
-    """Bounds where k of t steps are chosen: from above by blocks, from below by tests."""
+    """`bounds(m, sides)`, where k of t steps are chosen from above by blocks, from below by tests.
+
+    Where none are chosen, all sides are asked at once, for what they share.
+    """
+    if -1 not in sides or not _selected.has_selection(m):
+        return bounds(m, sides)
 
     def below() -> jax.Array:
-        (tested,) = bound(_selected.below(m), -1)
+        (tested,) = bounds(_selected.below(m), (-1,))
         exact = _selected.blocks_are_exact(m)
-        return tested if exact is None else jnp.where(exact, bound(m, -1)[0], tested)
+        return tested if exact is None else jnp.where(exact, bounds(m, (-1,))[0], tested)
 
-    return tuple(bound(m, 1)[0] if side > 0 else below() for side in sides)
+    return tuple(bounds(m, (1,))[0] if side > 0 else below() for side in sides)
 
 
 def _log_delta(
@@ -259,11 +262,9 @@ def epsilon(
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at log delta."""
-    if -1 in sides and _selected.has_selection(m):
-        return _of_selections(
-            m, sides, lambda m, side: _epsilon(m, log_target, direction, (side,), grid_size)
-        )
-    return _epsilon(m, log_target, direction, sides, grid_size)
+    return _of_selections(
+        m, sides, lambda m, sides: _epsilon(m, log_target, direction, sides, grid_size)
+    )
 
 
 def _epsilon(

@@ -217,12 +217,17 @@ class FinitePair(FiniteFamily):
         return np.shape(self.p)[-1]
 
     def _failure(self, direction: Direction) -> jax.Array:
-        """Exact where one outcome alone fails, and nothing is normalised."""
+        """Exact where one outcome alone fails, and nothing is normalised.
+
+        Multiples of 2^-52 are added without rounding: what adds up to 1 is 1.
+        """
         p, q = jnp.asarray(self.p, jnp.float64), jnp.asarray(self.q, jnp.float64)
         with_mass, without = (p, q) if direction == "remove" else (q, p)
         mass = jnp.where(subnormal.is_positive(without), 0.0, with_mass)
         total = jnp.sum(with_mass)
+        units = with_mass * 2.0**52
         exact = (jnp.sum((mass > 0.0).astype(jnp.int32)) <= 1) & (total == 1.0)
+        exact &= jnp.all(units == jnp.floor(units))
         rounding = 1.0 + 2.0**-51 * (mass.shape[-1] + 4)
         return jnp.where(exact, 1.0, rounding / total) * jnp.sum(mass)
 
