@@ -12,9 +12,9 @@ import optax
 from jax.typing import ArrayLike
 
 from calibrate._solve import Status, check_target, excess_over_target
-from jaxdp import _answers, _checks, _numerical, _queries, _roots, _x64
-from jaxdp._mechanisms import Mechanism, _curve
-from jaxdp._methods import Method, Numerical, Renyi, check_method
+from jaxdp import _answers, _checks, _queries, _roots, _x64
+from jaxdp._mechanisms import Mechanism
+from jaxdp._methods import Method, check_method
 
 _MARGIN = 0.5  # the search starts this far (in log parameters) outside the feasible set
 # Steps without a lower loss after which the search ends: a line search that fails has converged,
@@ -190,9 +190,10 @@ def _minimize(
     theta = theta + (jnp.where(reachable, start, 0.0) - _MARGIN) * ray
     theta = feasible(descend(loss, theta, optimizer, max_steps, reachable))
     last, more = method, ()
-    if isinstance(method, Renyi) and _has_tighter(build(unpack(theta), *args)):
+    if method is not None:
+        last = method._certifier(build(unpack(theta), *args))
+    if last != method:
         # The moments shaped the parameters; how much noise is needed, the engine knows better.
-        last = Numerical()
         back = distance(theta, last)
         back = jnp.where(jnp.isfinite(back) & (back < 0.0), back, 0.0)
         theta = theta + back * ray
@@ -213,11 +214,6 @@ def _minimize(
     outputs = [jnp.where(solved, x, jnp.nan) for x in outputs]
     achieved = jnp.where(solved, achieved, jnp.nan)
     return *outputs, epsilon, achieved, status.astype(jnp.float64)
-
-
-def _has_tighter(m: Mechanism) -> bool:
-    """Whether the engine answers for m, and no closed form does."""
-    return not _curve.is_exact(m) and _numerical.has_law(m)
 
 
 def descend(loss, theta, optimizer, max_steps, reachable):

@@ -12,16 +12,13 @@ from calibrate._shortfall import shortfall
 from calibrate._solution import Solution, Status
 from jaxdp import _answers, _checks, _chunks, _divergences, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
-from jaxdp._methods import Analytic, Method, Numerical, Renyi, check_method
+from jaxdp._methods import Analytic, Method, check_method
 
 # The search runs over log(value); without a bracket, between these values.
 _DEFAULT_BRACKET = (1e-15, 1e15)
 _TOLERANCE = 1e-10  # of log(value)
 # The same where the curve is numerical (its grid changes with the value), and for its estimate.
 _NUMERICAL_TOLERANCE, _ESTIMATE_TOLERANCE = 1e-6, 1e-3
-# Relative, of log(delta): a re-evaluation that rounds differently, a root of epsilon found to its
-# tolerance (closed forms), or epsilon read from another tilt of the numerical law, stays private.
-_MARGINS = {Analytic: 1e-11, Renyi: 1e-11, Numerical: 2e-5}
 _PROBES, _PROBE_BITS = 24, 5
 _PROBE_RUN, _PROBE_FAR = 0.05, 1.0
 _CHUNK = 16384  # targets at a time where the curve is a closed form
@@ -189,11 +186,11 @@ def excess_over_target(
     curve = jnp.log(-jnp.log(jnp.where(pure, 0.5, delta))) - jnp.log(
         -jnp.where(uncertain | slack, -1.0, log_delta)
     )
-    curve = jnp.where(slack, -jnp.inf, curve + margin(chosen))
+    curve = jnp.where(slack, -jnp.inf, curve + chosen._margin)
     curve = jnp.where(met | (curve > 0.0), curve, jnp.clip(off, 1e-12, 1.0))
     worst = _answers.max_loss(m, direction)
     least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
-    return jnp.where(pure, least + _MARGINS[Analytic], jnp.where(uncertain, jnp.inf, curve))
+    return jnp.where(pure, least + Analytic._margin, jnp.where(uncertain, jnp.inf, curve))
 
 
 def _within(found: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -211,16 +208,11 @@ def _epsilon_excess(m, epsilon, delta, direction, method):
     return jnp.where(pure | met, 0.0, jnp.maximum(off, 1e-12))
 
 
-def margin(method: Method) -> float:
-    """What log(delta) is to be relatively below its target; methods on the engine share its own."""
-    return _MARGINS.get(type(method), _MARGINS[Numerical])
-
-
 def delta_of_excess(excess: jax.Array, delta: jax.Array, method: Method) -> jax.Array:
     """The certified delta at which `excess_over_target` has this value."""
     pure = delta == 0.0
     target = jnp.log(jnp.where(pure, 0.5, delta))
-    log_delta = target * jnp.exp(margin(method) - excess) * (1.0 - 1e-14)
+    log_delta = target * jnp.exp(method._margin - excess) * (1.0 - 1e-14)
     return jnp.where(pure, 0.0, _divergences.exp_up(log_delta))
 
 
@@ -300,7 +292,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     constants = jax.lax.stop_gradient(((epsilon, delta), args))
     lowest = _require_mechanism(build(jnp.exp(low), *args))
     chosen = _answers.resolve(lowest, method)
-    numerical = isinstance(chosen, Numerical)
+    numerical = chosen._reads_laws
     aims = _answers.has_aim(lowest, chosen)
 
     def fixed(log_value):
@@ -333,7 +325,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         begin = jnp.where(jnp.isfinite(near), near, begin)
         if split:
             parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), worse)
-    if not (aims or isinstance(chosen, Analytic)):
+    if not (aims or chosen._exact):
 
         def check(y):
             m = build(jnp.exp(sign * y), *constants[1])

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxdp import _answers, _checks, _chunks, _divergences, _tradeoff, _x64
 from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
 from jaxdp._mechanisms._schedule import with_schedules
-from jaxdp._methods import Analytic, Method, Numerical, check_method
+from jaxdp._methods import Method, check_method
 
 Directions = Literal["remove", "add", "both"]
 _DIRECTIONS = ("remove", "add", "both")
@@ -84,7 +84,7 @@ def hockey_stick(
 
 
 def _hockey_stick(m, epsilon, direction, method):
-    side = 0 if isinstance(_answers.resolve(m, method), Analytic) else 1
+    side = 0 if _answers.resolve(m, method)._exact else 1
     return jnp.exp(_answers.log_deltas(m, epsilon, direction, method, (side,))[0])
 
 
@@ -313,7 +313,7 @@ def renyi(
     m = with_schedules(m)
     chunk = _chunks.chunk_of_orders(m, direction, alpha, chunk)
     options: Any = {"rounding": "up", "chunk": chunk, "quick": True, "direction": direction}
-    if not _curve.has_average(_answers.structure(m)):
+    if not _curve.has_average(m._structure()):
         return _x64.evaluate(_answers.renyi, m, alpha, **options)
     options["largest"] = _curve.largest_order(alpha)
     shared = _chunks.share_last(m, alpha)
@@ -363,7 +363,7 @@ def tradeoff(
     chosen = _answers.resolve(m, method)
     chunk = _chunks.chunk_of(m, chosen, fpr, chunk)
     options: Any = {"rounding": "down", "chunk": chunk, "quick": True, "method": chosen}
-    if not isinstance(chosen, Numerical):
+    if not chosen._reads_laws:
         return _x64.evaluate(_tradeoff.tradeoff, m, fpr, **options)
     shared = _chunks.share_last(m, fpr)
     if shared is not None:

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 
 from jaxdp import _answers, _checks, _divergences, _numerical
 from jaxdp import _privacy_loss_readings as readings
-from jaxdp._mechanisms import Alternatives, Bracketed, Direction, Mechanism, _curve
-from jaxdp._methods import Analytic, Method, Numerical
+from jaxdp._mechanisms import Direction, Mechanism, _curve
+from jaxdp._methods import Method, Numerical
 from jaxdp._privacy_loss import PrivacyLoss
 from jaxdp._privacy_loss_build import build
 
@@ -32,11 +32,12 @@ _SEARCH_STEPS = 30
 
 def tradeoff(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
     """Lower bound on the type II error at type I error fpr: the smaller of both directions."""
-    if isinstance(m, Alternatives):
-        return _answers.worst_of(m, lambda part: (tradeoff(part, fpr, method),), jnp.minimum)[0]
+    return _answers.worst_of(m, lambda part: (_of_one(part, fpr, method),), jnp.minimum)[0]
+
+
+def _of_one(m: Mechanism, fpr: jax.Array, method: Method | None) -> jax.Array:
     inside = m._in_domain() & _checks.PROBABILITY.contains(fpr)
-    if isinstance(m, Bracketed):
-        m = m._above(None, None)
+    m = m._above(None, None)
     chosen = _answers.resolve(m, method)
     value, slope = _tradeoff(m, fpr, "remove", chosen)
     if not m._symmetric():
@@ -61,7 +62,7 @@ def _lines(
     other: Direction = "add" if d == "remove" else "remove"
 
     def curve(distance, direction):
-        value = _answers._capped(m, distance, direction, method, (1,))[0]
+        value = method._log_delta(m, distance, direction, (1,))[0]
         return _divergences.exp_up(jnp.where(value < 0.0, value, 0.0))
 
     if m._symmetric():
@@ -121,7 +122,7 @@ def _tradeoff(
         return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
 
     ends = jnp.zeros((2,), jnp.float64), jnp.asarray(_LARGEST_LOSSES, jnp.float64)
-    count = _EXACT_BISECTIONS if isinstance(method, Analytic) else _BISECTIONS
+    count = _EXACT_BISECTIONS if method._exact else _BISECTIONS
     low, high = jax.lax.stop_gradient(jax.lax.fori_loop(0, count, body, ends))
     points = jnp.stack([low, high])
     a, b = jax.lax.stop_gradient(jax.vmap(slopes)(points)[0])
@@ -158,17 +159,18 @@ class Rates:
 
 def has_one_law(m: Mechanism) -> bool:
     """Whether there is a law of m that serves every epsilon and both directions."""
-    if isinstance(m, Bracketed):
+    if m._structure() is not m or not _numerical.has_law(m):
         return False
-    return _numerical.has_law(m) and not (_numerical.has_tables(m) or _curve.has_average(m))
+    return not (_numerical.has_tables(m) or _curve.has_average(m))
 
 
 def tradeoff_by_the_engine(m: Mechanism, rates: Rates, method: Numerical) -> jax.Array:
     """`tradeoff` at several rates, (n,): what they share is computed once."""
-    if isinstance(m, Alternatives):
-        each = functools.partial(tradeoff_by_the_engine, rates=rates, method=method)
-        return _answers.worst_of(m, lambda part: (each(part),), jnp.minimum)[0]
-    fpr = rates.values
+    each = functools.partial(_of_one_by_the_engine, fpr=rates.values, method=method)
+    return _answers.worst_of(m, lambda part: (each(part),), jnp.minimum)[0]
+
+
+def _of_one_by_the_engine(m: Mechanism, fpr: jax.Array, method: Numerical) -> jax.Array:
     read = _from_laws if has_one_law(m) else _from_points
     value = read(m, fpr, method)
     # at fpr 0 the line of infinite g counts as well: what cannot occur without the record

@@ -1,6 +1,5 @@
 """Mechanisms and their combinators."""
 
-from jaxdp._mechanisms._base import Alternatives as Alternatives
 from jaxdp._mechanisms._base import Average as Average
 from jaxdp._mechanisms._base import Base as Base
 from jaxdp._mechanisms._base import Bracketed as Bracketed

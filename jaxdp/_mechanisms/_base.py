@@ -16,7 +16,6 @@ describe one pair; "remove" and "add" are two readings of it, and neither bounds
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
@@ -142,6 +141,24 @@ class Mechanism(abc.ABC):
     def _symmetric(self) -> bool:
         """Whether both directions have the same curve, for every parameter value."""
 
+    # What is no part of others answers by mechanisms that are: which ones, these say.
+
+    def _alternatives(self) -> tuple["Mechanism", ...]:
+        """What it may be, not known which, so that the worst counts: itself."""
+        return (self,)
+
+    def _structure(self) -> "Mechanism":
+        """One of the structure of what answers for it, its numbers of no meaning: itself."""
+        return self
+
+    def _above(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> "Mechanism":
+        """One that dominates, good at an epsilon or at a delta: itself."""
+        return self
+
+    def _bracketed(self) -> "Bracketed | None":
+        """Itself, where it is known between others only."""
+        return None
+
 
 class Base(Mechanism):
     """A mechanism that is one step: no composition, exact hockey-stick curve."""
@@ -262,6 +279,9 @@ class Bracketed(Mechanism):
 
     _instead: ClassVar = "take its majorant(delta)"
 
+    def _bracketed(self) -> "Bracketed":
+        return self
+
     @abc.abstractmethod
     def _structure(self) -> Mechanism:
         """A mechanism of the structure of those above, its numbers of no meaning."""
@@ -291,7 +311,7 @@ class Bracketed(Mechanism):
         """A bound on epsilon from below."""
 
     def _terms(self) -> list["Term"]:
-        raise _no_one_law(self)
+        raise no_one_law(self)
 
     def _rate(self, s: jax.Array) -> jax.Array:
         return self._above(None, None)._rate(s)
@@ -309,44 +329,7 @@ class Bracketed(Mechanism):
         return self._structure()._symmetric()
 
 
-class Alternatives(Mechanism):
-    """Abstract: one of several mechanisms, fixed beforehand and not known which: the worst counts.
-
-    It answers questions, by what each of them answers, but is no part of others: which one it is
-    stays the same in a composition, which therefore goes inside.
-    """
-
-    mechanisms: Any
-
-    _instead: ClassVar = "put what is composed, sampled or plotted inside its parts"
-
-    def _in_domain(self) -> jax.Array:
-        return jnp.all(jnp.stack([jnp.all(m._in_domain()) for m in self.mechanisms]))
-
-    def _terms(self) -> list["Term"]:
-        raise _no_one_law(self)
-
-    def _largest(self, values: Iterable[Any]) -> Any:
-        return functools.reduce(jnp.maximum, values)
-
-    def _rate(self, s: jax.Array) -> jax.Array:
-        return self._largest(m._rate(s) for m in self.mechanisms)
-
-    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
-        lows, highs = zip(*(m._loss_range() for m in self.mechanisms), strict=True)
-        return functools.reduce(jnp.minimum, lows), self._largest(highs)
-
-    def _range_ulps(self) -> Any:
-        return self._largest(m._range_ulps() for m in self.mechanisms)
-
-    def _log_failure(self, direction: Direction) -> jax.Array:
-        return self._largest(m._log_failure(direction) for m in self.mechanisms)
-
-    def _symmetric(self) -> bool:
-        return all(m._symmetric() for m in self.mechanisms)
-
-
-def _no_one_law(m: Mechanism) -> TypeError:
+def no_one_law(m: Mechanism) -> TypeError:
     return TypeError(f"a {type(m).__name__} has no one law: {m._instead}")
 
 

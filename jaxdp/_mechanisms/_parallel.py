@@ -1,22 +1,27 @@
 """Parallel composition: mechanisms on disjoint parts of the records."""
 
-from collections.abc import Sequence
-from typing import Any
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 
 from jaxdp import _checks
 from jaxdp._mechanisms._base import (
-    Alternatives,
+    Direction,
     Mechanism,
+    Term,
     common_neighbours,
     mechanism,
+    no_one_law,
     require_mechanisms,
 )
+from jaxdp._mechanisms._combinators import Composed
 
 
 @mechanism
-class Parallel(Alternatives):
+class Parallel(Mechanism):
     r"""Mechanisms of which each sees its own part of the records: the worst of them counts.
 
     Which part a record is in does not depend on other records, nor on what was released (a public
@@ -50,6 +55,8 @@ class Parallel(Alternatives):
 
     mechanisms: Sequence[Mechanism]
 
+    _instead: ClassVar = "put what is composed, sampled or plotted inside its parts"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "mechanisms", require_mechanisms(self.mechanisms, whole=True))
 
@@ -74,3 +81,35 @@ class Parallel(Alternatives):
         keys = jax.random.split(key, len(self.mechanisms))
         parts: Any = zip(self.mechanisms, keys, value, strict=True)
         return tuple(m.sample(k, x) for m, k, x in parts)
+
+    def _alternatives(self) -> tuple[Mechanism, ...]:
+        return tuple(one for m in self.mechanisms for one in m._alternatives())
+
+    def _structure(self) -> Mechanism:
+        return Composed([m._structure() for m in self.mechanisms])
+
+    def _in_domain(self) -> jax.Array:
+        return jnp.all(jnp.stack([jnp.all(m._in_domain()) for m in self.mechanisms]))
+
+    def _terms(self) -> list[Term]:
+        raise no_one_law(self)
+
+    def _rate(self, s: jax.Array) -> jax.Array:
+        return _largest(m._rate(s) for m in self.mechanisms)
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        lows, highs = zip(*(m._loss_range() for m in self.mechanisms), strict=True)
+        return functools.reduce(jnp.minimum, lows), _largest(highs)
+
+    def _range_ulps(self) -> Any:
+        return _largest(m._range_ulps() for m in self.mechanisms)
+
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        return _largest(m._log_failure(direction) for m in self.mechanisms)
+
+    def _symmetric(self) -> bool:
+        return all(m._symmetric() for m in self.mechanisms)
+
+
+def _largest(values: Iterable[Any]) -> Any:
+    return functools.reduce(jnp.maximum, values)

@@ -13,8 +13,7 @@ from jax.typing import ArrayLike
 
 from jaxdp import _answers, _checks, _queries
 from jaxdp._mechanisms import ApproximateDP, Mechanism, _curve
-from jaxdp._methods import Analytic, Method, Numerical, Renyi, check_method
-from jaxdp._numerical import has_law
+from jaxdp._methods import Method, Numerical, Renyi, check_method
 from jaxdp.interop._event_parameters import (
     EVERYTHING,
     NOTHING,
@@ -80,9 +79,10 @@ class Accountant(dpa.PrivacyAccountant):
     def _chosen(self, m: Mechanism) -> Method | None:
         if self._method is not None:
             return self._method
-        if isinstance(_answers.resolve(m, None), Analytic):
+        chosen = _answers.resolve(m, None)
+        if chosen._exact:
             return None
-        return Numerical(_GRID) if has_law(m) else Renyi()
+        return Numerical(_GRID) if chosen._reads_laws else chosen
 
     @property
     def _contains_non_dp_event(self) -> bool:
@@ -128,7 +128,7 @@ class Accountant(dpa.PrivacyAccountant):
         method = self._chosen(m)
         with jax.enable_x64(True):
             value = float(_queries.epsilon(m, target, method=method))
-            if math.isinf(min(value, most)) and isinstance(method, Numerical):
+            if math.isinf(min(value, most)) and method is not None and method._reads_laws:
                 # beyond the grid's arithmetic; root finders need a finite number there too
                 value = float(_queries.epsilon(m, target, method=Renyi()))
         return min(value, most)

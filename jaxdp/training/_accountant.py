@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _chunks, _orders, _queries, _x64
 from jaxdp._mechanisms import Composed, Mechanism, Repeated, require_mechanism
-from jaxdp._methods import Method, Numerical, check_method, known_orders
+from jaxdp._methods import Method, Numerical, check_method
+from jaxdp._methods._renyi import known_orders
 from jaxdp.training import _counts, _moments, _words
 
 # Every order of DP-SGD practice; between them moments are interpolated, which is a bound too.

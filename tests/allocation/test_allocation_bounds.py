@@ -9,7 +9,7 @@ import oracle
 import pytest
 
 import jaxdp
-from jaxdp._allocation import _poisson
+from jaxdp._methods import _poisson
 
 
 def _all(group, prefix):

@@ -1,4 +1,4 @@
-r"""Bounds on random allocation through Poisson subsampling (Feldman & Shenfeld 2025).
+r"""Methods for random allocation: comparisons with Poisson subsampling (Feldman & Shenfeld 2025).
 
 Write A for the ratio of one of t steps, P for that of t Poisson-subsampled steps at rate lam,
 lam' = 1 - (1 - lam)^t. All comparisons are in the convex order, hence hold for every g >= 0 in both
@@ -27,16 +27,17 @@ or C = sinh eps0 for an eps0-DP step (Azuma; printed as cosh); eta = 1 where gam
 term t delta0. For n blocks each takes delta'/n, and the blocks' steps compose.
 """
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _divergences, _numerical, _roots
+from jaxdp import _checks, _divergences, _numerical, _roots
 from jaxdp._mechanisms import Average, Composed, Direction, Mechanism, PoissonSampled, Repeated
 from jaxdp._mechanisms._base import Term
 from jaxdp._mechanisms._curve import canonical_terms, single
-from jaxdp._methods import Decomposition, PosteriorSampling
+from jaxdp._methods._base import OnGrid, UpperBound
 from jaxdp._special import log1p
 
 _RATES = (1.0, 0.5, 0.25, 0.1, 0.03)  # of 1/t: small rates are better for small epsilon
@@ -106,18 +107,18 @@ def one_block(m: Mechanism) -> Average | None:
     return block
 
 
-def check(m: Mechanism, method: Decomposition | PosteriorSampling) -> None:
-    """Raise ValueError unless the method can answer for m."""
-    terms = canonical_terms(m)
-    steps = [t.mechanism for t in terms if isinstance(t.mechanism, Average)]
-    if isinstance(method, Decomposition) and one_block(m) is None:
-        raise ValueError("method: Decomposition() is for one RandomAllocation, k = 1, one epoch")
-    if not steps:
-        raise ValueError("method: PosteriorSampling() is for compositions with RandomAllocation")
-    if any(single(canonical_terms(s.mechanism)) is None for s in steps):
-        raise ValueError("method: a composition inside an allocation has no one-step law")
-    if not _numerical.has_law(m):
-        raise ValueError(f"method: {type(method).__name__}() needs loss laws, use Renyi()")
+class _Comparison(UpperBound, OnGrid):
+    """Abstract: allocations through a Poisson scheme that the engine computes."""
+
+    def _refusal(self, m: Mechanism) -> str | None:
+        steps = [t.mechanism for t in canonical_terms(m) if isinstance(t.mechanism, Average)]
+        if not steps:
+            return f"{type(self).__name__}() is for compositions with RandomAllocation"
+        if any(single(canonical_terms(s.mechanism)) is None for s in steps):
+            return "a composition inside an allocation has no one-step law"
+        if not _numerical.has_law(m):
+            return f"{type(self).__name__}() needs loss laws"
+        return None
 
 
 def _engine(m: Mechanism, epsilon: jax.Array, d: Direction, grid_size: int | None) -> jax.Array:
@@ -139,46 +140,75 @@ def decomposed_log_delta(
     return jnp.minimum(at.log_factor + _engine(scheme, moved, d, grid_size) + _SLACK, 0.0)
 
 
-def _rates(block: Average, method: Decomposition) -> jax.Array:
-    given = method.sampling_probability
-    rates = jnp.asarray(_RATES) / block.num_steps if given is None else jnp.asarray([given])
-    return jnp.minimum(rates, 1.0)
+@dataclasses.dataclass(frozen=True)
+class Decomposition(_Comparison):
+    """Random allocation through Poisson subsampling given that the record joins at all.
 
+    An upper bound for k = 1, in both directions (Feldman & Shenfeld 2025, Theorem 4.1, with the add
+    direction that it leaves out): some 1.6 times the epsilon of Poisson subsampling at rate 1/t.
 
-def _decomposition_log_delta(
-    m: Mechanism, epsilon: jax.Array, d: Direction, method: Decomposition
-) -> jax.Array:
-    block = one_block(m)
-    assert block is not None  # as `check` saw to
-    t = block.num_steps
+    Args:
+      sampling_probability: the rate of the Poisson scheme, in (0, 1]; None tries several.
+      grid_size: as for Numerical, which computes that scheme.
 
-    def one(rate):
-        return decomposed_log_delta(block.mechanism, t, rate, epsilon, d, method.grid_size)
+    Raises:
+      ValueError: for a rate outside (0, 1] or another grid size.
 
-    return jnp.min(jax.vmap(one)(_rates(block, method)))
-
-
-def _decomposition_epsilon(
-    m: Mechanism, log_target: jax.Array, d: Direction, method: Decomposition
-) -> jax.Array:
-    """A root that begins at the Poisson scheme's epsilon for lam' delta, moved.
-
-    (Far beyond the root the bound is trivial: a search that begins there would not come back.)
+    Example:
+      >>> import jaxdp
+      >>> run = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), 100)
+      >>> bound = jaxdp.delta(run, 1.0, direction="remove", method=jaxdp.Decomposition(0.01))
+      >>> bool(jaxdp.delta_bounds(run, 1.0, direction="remove")[0] < bound < 1e-3)
+      True
     """
-    block = one_block(m)
-    assert block is not None  # as `check` saw to
-    t = block.num_steps
-    rate = _rates(block, method)[0]
-    aim = log_target + jnp.log(-jnp.expm1(t * log1p(-rate)))
-    scheme = Repeated(PoissonSampled(block.mechanism, rate), t)
-    moved = allocated(_numerical.epsilon(scheme, aim, d, (1,), method.grid_size)[0], rate, t, d)
 
-    def excess(e):
-        return _decomposition_log_delta(m, e, d, method) - log_target
+    sampling_probability: float | None = None
+    grid_size: int | None = None
 
-    start = jax.lax.stop_gradient(jnp.where(jnp.isfinite(moved), moved, 1.0))
-    start = jnp.where(jnp.isfinite(log_target), start, jnp.nan)
-    return jnp.maximum(_roots.safe_root(excess, start, 1e-6, 1e-9), 0.0)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sampling_probability is not None:
+            rate = _checks.number("sampling_probability", self.sampling_probability, _checks.RATE)
+            object.__setattr__(self, "sampling_probability", rate)
+
+    def _refusal(self, m: Mechanism) -> str | None:
+        if one_block(m) is None:
+            return "Decomposition() is for one RandomAllocation, k = 1, one epoch"
+        return super()._refusal(m)
+
+    def _scheme(self, m: Mechanism) -> tuple[Mechanism, jax.Array, jax.Array]:
+        """One step, how many there are, and the rates to try."""
+        block = one_block(m)
+        assert block is not None  # as `_refusal` saw to
+        given = self.sampling_probability
+        rates = jnp.asarray(_RATES) / block.num_steps if given is None else jnp.asarray([given])
+        return block.mechanism, block.num_steps, jnp.minimum(rates, 1.0)
+
+    def _log_delta_above(self, m: Mechanism, epsilon: jax.Array, d: Direction) -> jax.Array:
+        step, t, rates = self._scheme(m)
+
+        def one(rate):
+            return decomposed_log_delta(step, t, rate, epsilon, d, self.grid_size)
+
+        return jnp.min(jax.vmap(one)(rates))
+
+    def _epsilon_above(self, m: Mechanism, log_delta: jax.Array, d: Direction) -> jax.Array:
+        """A root that begins at the Poisson scheme's epsilon for lam' delta, moved.
+
+        (Far beyond the root the bound is trivial: a search that begins there would not come back.)
+        """
+        step, t, rates = self._scheme(m)
+        rate = rates[0]
+        aim = log_delta + jnp.log(-jnp.expm1(t * log1p(-rate)))
+        scheme = Repeated(PoissonSampled(step, rate), t)
+        moved = allocated(_numerical.epsilon(scheme, aim, d, (1,), self.grid_size)[0], rate, t, d)
+
+        def excess(e):
+            return self._log_delta_above(m, e, d) - log_delta
+
+        start = jax.lax.stop_gradient(jnp.where(jnp.isfinite(moved), moved, 1.0))
+        start = jnp.where(jnp.isfinite(log_delta), start, jnp.nan)
+        return jnp.maximum(_roots.safe_root(excess, start, 1e-6, 1e-9), 0.0)
 
 
 def _merged(terms: list[Term]) -> list[Term]:
@@ -212,45 +242,43 @@ def _posterior_scheme(m: Mechanism, log_delta: jax.Array | None) -> Mechanism:
     return Composed([replaced(t) for t in terms])
 
 
-def _posterior_log_delta(
-    m: Mechanism, epsilon: jax.Array, d: Direction, method: PosteriorSampling
-) -> jax.Array:
-    size = method.grid_size
-    aim = jax.lax.stop_gradient(_engine(_posterior_scheme(m, None), epsilon, d, size))
-    aim = jnp.clip(aim, -690.0, 0.0)
+@dataclasses.dataclass(frozen=True)
+class PosteriorSampling(_Comparison):
+    """Random allocation as subsampling at posterior rates, which stay close to 1/t.
 
-    def one(share):
-        log_extra = aim + jnp.log(share)
-        bound = _engine(_posterior_scheme(m, log_extra), epsilon, d, size)
-        return jnp.logaddexp(bound, log_extra) + _SLACK
+    An upper bound (Feldman & Shenfeld 2025, Theorem 3.2 and Corollary 3.12, sharpened): Poisson
+    subsampling at a rate (1 + o(1))/t, plus a small delta'. Tight for large t; for small t or
+    little noise it is vacuous: the rate is 1.
 
-    return jnp.minimum(jnp.min(jax.vmap(one)(jnp.asarray(_SHARES))), 0.0)
+    Args:
+      grid_size: as for Numerical, which computes the Poisson scheme.
 
+    Example:
+      >>> import jaxdp
+      >>> run = jaxdp.RandomAllocation(jaxdp.Gaussian(2.0), 10_000)
+      >>> bound = jaxdp.delta(run, 0.02, direction="remove", method=jaxdp.PosteriorSampling())
+      >>> bool(bound < 1e-6)
+      True
+    """
 
-def _posterior_epsilon(
-    m: Mechanism, log_delta: jax.Array, d: Direction, method: PosteriorSampling
-) -> jax.Array:
-    def one(share):
-        scheme = _posterior_scheme(m, log_delta + jnp.log(share))
-        rest = log_delta + log1p(-share) - _SLACK
-        return _numerical.epsilon(scheme, rest, d, (1,), method.grid_size)[0]
+    grid_size: int | None = None
 
-    return jnp.min(jax.vmap(one)(jnp.asarray(_SHARES)))
+    def _log_delta_above(self, m: Mechanism, epsilon: jax.Array, d: Direction) -> jax.Array:
+        size = self.grid_size
+        aim = jax.lax.stop_gradient(_engine(_posterior_scheme(m, None), epsilon, d, size))
+        aim = jnp.clip(aim, -690.0, 0.0)
 
+        def one(share):
+            log_extra = aim + jnp.log(share)
+            bound = _engine(_posterior_scheme(m, log_extra), epsilon, d, size)
+            return jnp.logaddexp(bound, log_extra) + _SLACK
 
-def log_delta(
-    m: Mechanism, epsilon: jax.Array, d: Direction, method: Decomposition | PosteriorSampling
-) -> jax.Array:
-    """Upper bound on log delta; 0 where the bound is vacuous."""
-    if isinstance(method, Decomposition):
-        return _decomposition_log_delta(m, epsilon, d, method)
-    return _posterior_log_delta(m, epsilon, d, method)
+        return jnp.minimum(jnp.min(jax.vmap(one)(jnp.asarray(_SHARES))), 0.0)
 
+    def _epsilon_above(self, m: Mechanism, log_delta: jax.Array, d: Direction) -> jax.Array:
+        def one(share):
+            scheme = _posterior_scheme(m, log_delta + jnp.log(share))
+            rest = log_delta + log1p(-share) - _SLACK
+            return _numerical.epsilon(scheme, rest, d, (1,), self.grid_size)[0]
 
-def epsilon(
-    m: Mechanism, log_target: jax.Array, d: Direction, method: Decomposition | PosteriorSampling
-) -> jax.Array:
-    """Upper bound on epsilon >= 0 at log delta; inf where the bound is vacuous."""
-    if isinstance(method, PosteriorSampling):
-        return _posterior_epsilon(m, log_target, d, method)
-    return _decomposition_epsilon(m, log_target, d, method)
+        return jnp.min(jax.vmap(one)(jnp.asarray(_SHARES)))

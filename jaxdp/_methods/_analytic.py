@@ -1,0 +1,89 @@
+"""Closed-form curves, and epsilon as their roots."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxdp import _divergences, _roots
+from jaxdp._mechanisms import Direction, Mechanism, _curve
+from jaxdp._methods._base import Method, Side, Values
+
+_ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
+_UNSURE = 2.0**-44  # of a log probability of failure
+
+
+@dataclasses.dataclass(frozen=True)
+class Analytic(Method):
+    """The closed-form curve; a query raises ValueError where the mechanism has none.
+
+    Example:
+      >>> import jaxdp
+      >>> jaxdp.delta_bounds(jaxdp.Laplace(1.0), 2.0, method=jaxdp.Analytic())[1].item()
+      0.0
+    """
+
+    _exact: ClassVar = True
+    _margin: ClassVar = 1e-11
+
+    def _refusal(self, m: Mechanism) -> str | None:
+        return None if _curve.is_exact(m) else "this mechanism has no closed form"
+
+    def _chunk(self, m: Mechanism, leaves: Sequence[Any]) -> int | None:
+        return None
+
+    def _log_delta(
+        self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: tuple[Side, ...]
+    ) -> Values:
+        def one(d: Direction) -> Values:
+            return tuple(_curve.log_curve(m, epsilon, d, x * _divergences.SLACK) for x in sides)
+
+        return _curve.worst(m, direction, one)
+
+    def _epsilon(
+        self, m: Mechanism, delta: jax.Array, direction: Any, sides: tuple[Side, ...]
+    ) -> Values:
+        step, log_delta = _curve.single(_curve.canonical_terms(m)), jnp.log(delta)
+        assert step is not None  # an exact curve is that of one step
+
+        def one(d: Direction) -> Values:
+            found = _roots_of_curve(m, log_delta, d, sides)
+            most = jnp.where(
+                step._failure(d) <= delta, _curve.end(m, d)[0], _curve.largest_loss(m, d)
+            )
+            return tuple(jnp.minimum(e, most) for e in found)
+
+        return _curve.worst(m, direction, one)
+
+
+def _roots_of_curve(
+    m: Mechanism, log_target: jax.Array, d: Direction, sides: tuple[Side, ...]
+) -> Values:
+    """The root of the closed-form curve: above it for side 1, below it for side -1.
+
+    Where delta is the failure but for its rounding, epsilon at a little more of it is below.
+    """
+    log_failure = m._log_failure(d)
+    feasible = log_failure < log_target
+    near = ~feasible & (log_failure <= log_target + _UNSURE)
+
+    def one(side: Side) -> jax.Array:
+        sought = feasible | near if side < 0 else feasible
+        target = jnp.where(feasible, log_target, log_failure + 2.0 * _UNSURE)
+        target = jnp.where(sought, target, 0.0)
+        start = jnp.where(sought, 1.0, jnp.nan)
+
+        def excess(e):
+            return _curve.log_curve(m, e, d, side * _divergences.SLACK) - target
+
+        relative, absolute = _ROOT_TOLERANCE
+        root = _roots.safe_root(excess, start, relative, absolute)
+        if side < 0:  # a point less by the tolerance is known to miss the target
+            found = jnp.isfinite(root)
+            root = jnp.where(found, root, 0.0)
+            root = root - 2.0 * (relative * jnp.abs(root) + absolute)
+        return jnp.where(sought, jnp.maximum(root, 0.0), jnp.inf)
+
+    return tuple(one(side) for side in sides)
