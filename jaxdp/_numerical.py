@@ -151,7 +151,7 @@ def _log_delta_of_averages(
     sides: tuple[int, ...],
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
-    if not _numerical_average.has_average(m):
+    if not _curve.has_average(m):
         bounds = functools.partial(_law.log_delta_bounds, epsilon=epsilon)
         return _with_tables(m, direction, sides, grid_size, aim, bounds)
     return _of_averages(
@@ -274,7 +274,7 @@ def _epsilon(
     sides: tuple[int, ...],
     grid_size: int | None,
 ) -> tuple[jax.Array, ...]:
-    if _numerical_average.has_average(m):
+    if _curve.has_average(m):
         return _of_averages(
             m,
             direction,
@@ -319,7 +319,7 @@ def aimed(
 def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: _law.AnyDirection) -> jax.Array:
     """log delta to a few percent, no bound."""
     aim = _aim(m, epsilon)
-    if _numerical_average.has_average(m):
+    if _curve.has_average(m):
         estimate = _numerical_average.log_delta_estimate
 
         def average(d: Any) -> tuple[jax.Array]:

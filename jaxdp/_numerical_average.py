@@ -24,11 +24,6 @@ _FLOOR = 4.0  # of the tail that tests see, below log delta
 _POINTS = {1: 8192, -1: 16384}  # of the composition: the bound below needs more
 
 
-def has_average(m: Mechanism) -> bool:
-    """Whether a factor of m is an average."""
-    return any(isinstance(t.mechanism, Average) for t in _curve.canonical_terms(m))
-
-
 def step_of(block: Average) -> Any:
     """What is averaged: one step, or a composition."""
     one = _curve.single(_curve.canonical_terms(block.mechanism))
@@ -37,8 +32,7 @@ def step_of(block: Average) -> Any:
 
 def is_one(m: Mechanism) -> bool:
     """Whether m is exactly one average, which is asked about any epsilon directly."""
-    block = _one(m)
-    return isinstance(block, Average)
+    return _curve.has_average(m) and _one(m) is not None
 
 
 def _one(m: Mechanism) -> Average | None:

@@ -44,19 +44,8 @@ def _step_has_law(step: Base) -> bool:
     if isinstance(step, Steps):
         one = step.mechanism
         return isinstance(one, Base) and _step_has_law(one) and not _is_nested(one)
-    if isinstance(step, Average):
-        return _run_has_law(step.mechanism)
-    if not isinstance(step, (PoissonSampled, Mixture)):
-        return step._has_law
-    return all(_run_has_law(m) for m in _held(step))
-
-
-_Holder = PoissonSampled | Mixture | Average
-
-
-def _held(step: _Holder) -> tuple[Mechanism, ...]:
-    """What runs on the sample or in one step of an allocation, or the parts of the mixture."""
-    return tuple(step.mechanisms) if isinstance(step, Mixture) else (step.mechanism,)
+    held = step._held()
+    return all(_run_has_law(m) for m in held) if held else step._has_law
 
 
 def _run_has_law(m: Mechanism) -> bool:
@@ -69,9 +58,7 @@ def _run_has_law(m: Mechanism) -> bool:
 
 def _is_nested(step: Base) -> bool:
     """Whether a step holds compositions, whose laws have to be tabulated."""
-    if not isinstance(step, _Holder):
-        return False
-    ones = [_curve.single(_curve.canonical_terms(m)) for m in _held(step)]
+    ones = [_curve.single(_curve.canonical_terms(m)) for m in step._held()]
     return any(one is None or _is_nested(one) for one in ones)
 
 
@@ -89,12 +76,8 @@ def _atomic_range(step: Base) -> tuple[jax.Array, jax.Array]:
 
 def holds_average(m: Mechanism) -> bool:
     """Whether there is an average in m, at any depth."""
-    steps = [t.mechanism for t in _curve.canonical_terms(m)]
-    return any(
-        isinstance(step, Average)
-        or (isinstance(step, _Holder) and any(holds_average(x) for x in _held(step)))
-        for step in steps
-    )
+    inside = [x for t in _curve.canonical_terms(m) for x in t.mechanism._held()]
+    return _curve.has_average(m) or any(holds_average(x) for x in inside)
 
 
 def takes_flag(m: Mechanism) -> bool:

@@ -8,6 +8,9 @@ import sys
 
 import pytest
 
+from jaxdp._mechanisms import Mechanism
+from jaxdp._methods import Method
+
 ROOT = pathlib.Path(__file__).parents[1]
 
 # module prefix -> floor (jaxdp._special is also jaxdp._special_gamma and jaxdp._special.x).
@@ -145,6 +148,94 @@ def test_every_module_has_a_floor(module):
 def test_a_violation_is_found(module, source, problem):
     (found,) = _violations(module, _imports(source, module, is_package=False))
     assert problem in found
+
+
+def _names_below(cls: type) -> set[str]:
+    """The names of the project's classes that are derived from one."""
+    found = {x.__name__ for x in cls.__subclasses__() if x.__module__.startswith("jaxdp.")}
+    return found.union(*(_names_below(x) for x in cls.__subclasses__()))
+
+
+METHODS = _names_below(Method) | {"Method"}
+MECHANISMS = _names_below(Mechanism)
+# Where a mechanism may be asked what it is: rooms that define some, and how often in others, above
+# all where mechanisms become what the engine composes. These numbers may only fall.
+MECHANISM_ROOMS = ("_mechanisms", "_noise", "_allocation", "_amplification", "_matrix")
+ASKED = {
+    "jaxdp._methods._poisson": 4,
+    "jaxdp._numerical_average": 7,
+    "jaxdp._numerical_guess": 4,
+    "jaxdp._numerical_range": 6,
+    "jaxdp._numerical_terms": 6,
+    "jaxdp._privacy_loss_build": 1,
+    "jaxdp.interop._accountant": 1,
+    "jaxdp.interop._events": 1,
+    "jaxdp.plot._curves": 1,
+    "jaxdp.plot._laws": 1,
+}
+
+
+def _asked_for(source: str, names: set[str]) -> int:
+    """How often an object's class is compared with one of these: isinstance, type() or a match."""
+
+    def named(node: ast.AST) -> bool:
+        found = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+        found |= {x.attr for x in ast.walk(node) if isinstance(x, ast.Attribute)}
+        return bool(found & known)
+
+    known, tree = set(names), ast.parse(source)
+    for node in tree.body:  # other names for several classes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple | ast.BinOp):
+            known |= {x.id for x in node.targets if isinstance(x, ast.Name) and named(node.value)}
+    count = 0
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            count += node.func.id in ("isinstance", "issubclass") and named(node.args[1])
+        elif isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            typed = any("type(" in ast.unparse(side) for side in sides)
+            count += typed and any(named(side) for side in sides)
+        elif isinstance(node, ast.MatchClass):
+            count += named(node.cls)
+        elif isinstance(node, ast.Dict):  # a table keyed by class
+            count += sum(isinstance(x, ast.Name) and x.id in names for x in node.keys)
+    return count
+
+
+def test_nothing_asks_a_method_what_it_is():
+    """Breaks when a query depends on a method's class, so that a method of its own has no place.
+
+    The public boundary asks once, in their own room, whether an argument is a method at all.
+    """
+    asked = {m: _asked_for(path.read_text("utf-8"), METHODS) for m, path in MODULES.items()}
+    assert {m: n for m, n in asked.items() if n} == {"jaxdp._methods._base": 1}
+
+
+def test_few_ask_a_mechanism_what_it_is():
+    """Breaks when a room above mechanisms distinguishes them by class once more than it does."""
+    asked = {
+        m: _asked_for(path.read_text("utf-8"), MECHANISMS)
+        for m, path in MODULES.items()
+        if not m.startswith(tuple(f"jaxdp.{room}" for room in MECHANISM_ROOMS))
+    }
+    assert {m: n for m, n in asked.items() if n > ASKED.get(m, 0)} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "isinstance(method, Numerical)",
+        "isinstance(x, (int, jaxdp.Renyi))",
+        "isinstance(x, Renyi | Analytic)",
+        "_KINDS = Renyi, Analytic\ndef f(x):\n    return isinstance(x, _KINDS)",
+        "type(method) is Numerical",
+        "_MARGINS = {Numerical: 1e-5}",
+        "match method:\n    case Numerical(size):\n        pass",
+    ],
+)
+def test_a_question_about_the_class_is_found(source):
+    assert _asked_for(source, METHODS) == 1
+    assert not _asked_for("isinstance(x, int) or Numerical(256) == method", METHODS)
 
 
 def test_importing_changes_no_flag_and_loads_no_extra():

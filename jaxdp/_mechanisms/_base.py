@@ -141,6 +141,10 @@ class Mechanism(abc.ABC):
     def _symmetric(self) -> bool:
         """Whether both directions have the same curve, for every parameter value."""
 
+    def _held(self) -> tuple["Mechanism", ...]:
+        """Of a step: what runs in it and may be a composition, whose law is tabulated first."""
+        return ()
+
     # What is no part of others answers by mechanisms that are: which ones, these say.
 
     def _alternatives(self) -> tuple["Mechanism", ...]:
@@ -244,6 +248,9 @@ class Average(Mechanism):
 
     mechanism: Any
     num_steps: Any
+
+    def _held(self) -> tuple[Mechanism, ...]:
+        return (self.mechanism,)
 
     @abc.abstractmethod
     def _prepare_rate(

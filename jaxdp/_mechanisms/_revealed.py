@@ -90,6 +90,9 @@ class Mixture(Base):
         """Which inputs the mechanisms are for; None where their sensitivities alone say so."""
         return common_neighbours(self.mechanisms)
 
+    def _held(self) -> tuple[Mechanism, ...]:
+        return tuple(self.mechanisms)
+
     def _in_domain(self) -> jax.Array:
         weights = jnp.asarray(self.weights)
         inside = self._domains["weights"].contains(weights).all()

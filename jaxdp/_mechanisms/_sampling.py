@@ -62,6 +62,9 @@ class PoissonSampled(OnBatch):
             )
         Mechanism.__post_init__(self)
 
+    def _held(self) -> tuple[Mechanism, ...]:
+        return (self.mechanism,)
+
     def _rate(self, s: jax.Array) -> jax.Array:
         return self._sampled_rate(s, 1.0)
 
