@@ -11,11 +11,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
-from calibrate._shortfall import shortfall
+from calibrate._solution import solution
 from calibrate._solve import (
     ROUNDING,
     Solution,
-    Status,
     check_bracket,
     check_target,
     default_chunk,
@@ -127,18 +126,8 @@ def batch(
             report(_collect(results, *pending))
         if shared:
             results = _gather(results, total)
-    value, target, achieved, status = (row.reshape(shape) for row in results)
-    missed = shortfall(
-        build,
-        epsilon,
-        delta,
-        tuple(args),
-        (low, high),
-        status == Status.INFEASIBLE,
-        direction=direction,
-        method=method,
-    )
-    return Solution(value, target, achieved, status.astype(np.int32), missed)
+    found: Any = tuple(row.reshape(shape) for row in results)
+    return solution(found, build, epsilon, delta, tuple(args), (low, high), direction, method)
 
 
 def _local_mesh(mesh: Mesh | None) -> tuple[Mesh, bool]:

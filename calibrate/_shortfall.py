@@ -50,13 +50,12 @@ class Shortfall:
 
 
 def shortfall(
+    infeasible: jax.Array,
     build: Callable[..., Mechanism],
     epsilon: ArrayLike,
     delta: ArrayLike,
     args: tuple[Any, ...],
     bracket: tuple[ArrayLike, ArrayLike],
-    infeasible: jax.Array,
-    *,
     direction: _queries.Directions,
     method: Method | None,
     whole: bool = False,

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from calibrate._shortfall import Shortfall
+from calibrate._shortfall import Shortfall, shortfall
 from jaxdp import _structure
 
 
@@ -82,3 +82,13 @@ class Solution:
             more = "" if self.shortfall is None else self.shortfall.sentence(row)
             sentences[row] = f"{Status(int(status[row])).message} {more}".strip()
         return sentences.item() if sentences.ndim == 0 else sentences
+
+
+def solution(found: tuple[Any, Any, Any, Any], *asked: Any, **options: Any) -> Solution:
+    """Of (value, epsilon, delta, status), with what the targets fall short by that none meets.
+
+    What was asked is passed on to `shortfall`.
+    """
+    value, epsilon, delta, status = found
+    missed = shortfall(status == Status.INFEASIBLE, *asked, **options)
+    return Solution(value, epsilon, delta, status.astype(np.int32), missed)

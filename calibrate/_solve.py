@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from calibrate._shortfall import shortfall
-from calibrate._solution import Solution, Status
+from calibrate._solution import Solution, Status, solution
 from jaxdp import _answers, _checks, _chunks, _divergences, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Analytic, Method, check_method
@@ -89,17 +88,8 @@ def solve(
         method=method,
     )
     value = jnp.where(falls > 0.0, down, up)
-    missed = shortfall(
-        build,
-        epsilon,
-        delta,
-        tuple(args),
-        (low, high),
-        status == Status.INFEASIBLE,
-        direction=direction,
-        method=method,
-    )
-    return Solution(value, target, achieved, status.astype(jnp.int32), missed)
+    found = value, target, achieved, status
+    return solution(found, build, epsilon, delta, tuple(args), (low, high), direction, method)
 
 
 def check_bracket(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from calibrate._shortfall import shortfall
+from calibrate._solution import solution
 from calibrate._solve import (
     Solution,
     Status,
@@ -80,7 +80,7 @@ def solve_integer(
         raise ValueError(
             f"bracket must satisfy bracket[0] < bracket[1], got {_checks.shown(bracket)}"
         )
-    value, target, achieved, status = _x64.evaluate(
+    found = _x64.evaluate(
         _row,
         epsilon,
         delta,
@@ -95,18 +95,8 @@ def solve_integer(
         direction=direction,
         method=method,
     )
-    missed = shortfall(
-        build,
-        epsilon,
-        delta,
-        tuple(args),
-        (low, high),
-        status == Status.INFEASIBLE,
-        direction=direction,
-        method=method,
-        whole=True,
-    )
-    return Solution(value, target, achieved, status.astype(jnp.int32), missed)
+    asked = build, epsilon, delta, tuple(args), (low, high), direction, method
+    return solution(found, *asked, whole=True)
 
 
 def _row(epsilon, delta, args, low, high, build, direction, method):
