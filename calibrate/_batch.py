@@ -87,7 +87,8 @@ def batch(
     if chunk is not None:
         chunk = _checks.whole_number("chunk", chunk)
     mesh, shared = _local_mesh(mesh)
-    leaves, treedef = jax.tree.flatten((epsilon, delta, tuple(args), low, high))
+    targets = _checks.array_of("epsilon", epsilon), _checks.array_of("delta", delta)
+    leaves, treedef = jax.tree.flatten((*targets, tuple(args), low, high))
     leaves = [np.asarray(leaf, np.float64) for leaf in leaves]
     shape = np.broadcast_shapes(*(leaf.shape for leaf in leaves))
     total = int(np.prod(shape, dtype=np.int64))

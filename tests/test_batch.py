@@ -74,7 +74,7 @@ def test_float32_callers_get_the_safe_side_and_status(capsys):
     epsilon = np.asarray([1e-3, 0.1, 1.0, 10.0])
     bracket = (0.6, 50.0)
     low = calibrate.batch(
-        jaxdp.Gaussian, epsilon=epsilon, delta=1e-6, bracket=bracket, progress=True
+        jaxdp.Gaussian, epsilon=list(epsilon), delta=1e-6, bracket=bracket, progress=True
     )
     assert capsys.readouterr().err == "\rcalibrated 4 of 4\n"
     assert low.value.dtype == np.float32
