@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _checks, _divergences, _numerical
+from jaxdp._law import Bounds, Sides
 from jaxdp._mechanisms import Bracketed, Direction, Mechanism, _curve
 from jaxdp._methods import Analytic, Method, Numerical, Renyi
-from jaxdp._methods._base import Side
 
 # Without a method the first of these that supports a mechanism answers for it.
 _BY_DEFAULT = Analytic(), Numerical(), Renyi()
@@ -48,9 +48,9 @@ def in_parts(m: Mechanism, direction: str, method: Method) -> bool:
 
 def worst_of(
     m: Mechanism,
-    values: Callable[[Mechanism], tuple[jax.Array, ...]],
+    values: Callable[[Mechanism], Bounds],
     larger: Callable[[jax.Array, jax.Array], jax.Array] = jnp.maximum,
-) -> tuple[jax.Array, ...]:
+) -> Bounds:
     """The larger of the values over the alternatives, those of one structure by one program.
 
     Bounds on the largest of several numbers, from above or below, are the largest of theirs.
@@ -59,7 +59,7 @@ def worst_of(
     for part in m._alternatives():
         leaves, treedef = jax.tree.flatten(part)
         groups.setdefault((treedef, tuple(map(jnp.shape, leaves))), []).append(part)
-    found: list[tuple[jax.Array, ...]] = []
+    found: list[Bounds] = []
     for group in groups.values():
         if len(group) == 1:
             found.append(values(group[0]))
@@ -76,14 +76,23 @@ def log_deltas(
     epsilon: jax.Array,
     direction: str | jax.Array,
     method: Method | None,
-    sides: tuple[Side, ...],
-) -> tuple[jax.Array, ...]:
+    sides: Sides,
+) -> Bounds:
     """log delta at any real epsilon, one value for each side; nan outside the domain."""
 
-    def one(part: Mechanism) -> tuple[jax.Array, ...]:
+    def one(part: Mechanism) -> Bounds:
         bracketed = part._bracketed()
         if bracketed is not None:
-            return _bracketed_log_deltas(bracketed, epsilon, direction, method, sides)
+            return _between(
+                bracketed,
+                (epsilon, None),
+                lambda other, by, some: log_deltas(other, epsilon, direction, by, some),
+                method,
+                sides,
+                lambda: _numerical.larger(
+                    direction, functools.partial(bracketed._least_log_delta, epsilon)
+                ),
+            )
         values = resolve(part, method)._log_delta(part, epsilon, direction, sides)
         return tuple(jnp.where(part._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
 
@@ -93,11 +102,11 @@ def log_deltas(
 def _between(
     m: Bracketed,
     question: tuple[jax.Array | None, jax.Array | None],
-    sides: tuple[Side, ...],
-    ask: Callable[[Mechanism, Method | None, tuple[Side, ...]], tuple[jax.Array, ...]],
+    ask: Callable[[Mechanism, Method | None, Sides], Bounds],
     method: Method | None,
-    tested: Callable[[jax.Array], jax.Array],
-) -> tuple[jax.Array, ...]:
+    sides: Sides,
+    tests: Callable[[], jax.Array],
+) -> Bounds:
     """Above from what dominates m, below from the better of what is dominated and of tests."""
     above, inside = m._above(*question), m._in_domain()
     if m._is_exact():
@@ -109,37 +118,8 @@ def _between(
             plain = m._above_plainly() if side > 0 else None
             if plain is not None:
                 value = jnp.minimum(value, ask(plain, Analytic(), (side,))[0])
-            values.append(tested(value) if side < 0 else value)
+            values.append(jnp.maximum(value, tests()) if side < 0 else value)
     return tuple(jnp.where(inside, v, jnp.nan) for v in values)
-
-
-def _bracketed_log_deltas(
-    m: Bracketed, epsilon: jax.Array, direction: Any, method: Method | None, sides: tuple[Side, ...]
-) -> tuple[jax.Array, ...]:
-    def tested(value: jax.Array) -> jax.Array:
-        least = _numerical.larger(direction, lambda d: m._least_log_delta(epsilon, d))
-        return jnp.maximum(value, least)
-
-    def ask(other, method, sides):
-        return log_deltas(other, epsilon, direction, method, sides)
-
-    return _between(m, (epsilon, None), sides, ask, method, tested)
-
-
-def _bracketed_epsilons(
-    m: Bracketed, delta: jax.Array, direction: str, method: Method | None, sides: tuple[Side, ...]
-) -> tuple[jax.Array, ...]:
-    pure = delta == 0.0
-    log_target = jnp.log(jnp.where(pure, 0.5, delta))
-
-    def tested(value: jax.Array) -> jax.Array:
-        least = _numerical.larger(direction, lambda d: m._least_epsilon(log_target, d))
-        return jnp.where(pure, value, jnp.maximum(value, least))
-
-    def ask(other, method, sides):
-        return epsilons(other, delta, direction, method, sides)
-
-    return _between(m, (None, log_target), sides, ask, method, tested)
 
 
 def log_delta(
@@ -204,21 +184,32 @@ def max_loss(m: Mechanism, direction: str | jax.Array) -> jax.Array:
 
 
 def epsilons(
-    m: Mechanism,
-    delta: jax.Array,
-    direction: str,
-    method: Method | None,
-    sides: tuple[Side, ...],
-) -> tuple[jax.Array, ...]:
+    m: Mechanism, delta: jax.Array, direction: str, method: Method | None, sides: Sides
+) -> Bounds:
     """Epsilon >= 0 at delta, one value for each side; the max loss at delta = 0."""
+    pure = delta == 0.0
+    positive = jnp.where(pure, 0.5, delta)
 
-    def one(part: Mechanism) -> tuple[jax.Array, ...]:
+    def one(part: Mechanism) -> Bounds:
         bracketed = part._bracketed()
         if bracketed is not None:
-            return _bracketed_epsilons(bracketed, delta, direction, method, sides)
-        pure = delta == 0.0
-        some = jnp.where(pure, 0.5, delta)
-        values = resolve(part, method)._epsilon(part, some, direction, sides)
+            log_target = jnp.log(positive)
+
+            def tests() -> jax.Array:
+                least = _numerical.larger(
+                    direction, lambda d: bracketed._least_epsilon(log_target, d)
+                )
+                return jnp.where(pure, 0.0, least)
+
+            return _between(
+                bracketed,
+                (None, log_target),
+                lambda other, by, some: epsilons(other, delta, direction, by, some),
+                method,
+                sides,
+                tests,
+            )
+        values = resolve(part, method)._epsilon(part, positive, direction, sides)
         least = max_loss(part, direction)
         inside = part._in_domain() & _checks.DELTA.contains(delta)
         # a largest loss is rounded up, by at most 2^-44 (1 + itself)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxdp import _law, _numerical_average, _numerical_guess
 from jaxdp._allocation import _selected
+from jaxdp._law import AnyDirection, Bounds, Sides
 from jaxdp._mechanisms import Direction, Mechanism, _curve
 from jaxdp._numerical_terms import (
     TABLE_FLOOR,
@@ -32,7 +33,7 @@ _ESTIMATE_SIZE = 1024
 _LEAST_LOG_DELTA = -120.0  # that a table is made for, where only epsilon is known
 
 
-def _default_size(terms: _law.Terms, sides: tuple[int, ...]) -> int:
+def _default_size(terms: _law.Terms, sides: Sides) -> int:
     steps = sum(t.number for t in terms if isinstance(t, _law.Family))
     finer = max(0, math.ceil(0.5 * math.log2(max(steps, 1) / _STEPS_IN_ONE_STAGE)))
     return (_TWO_SIDED if -1 in sides else _ONE_SIDED) << finer
@@ -43,13 +44,13 @@ def _ends(m: Mechanism) -> tuple[Any, Any]:
     return _curve.end(m, "remove"), _curve.end(m, "add")
 
 
-def _over(direction: Any, bounds: Callable[[Any], tuple[jax.Array, ...]]) -> tuple[jax.Array, ...]:
+def _over(direction: Any, bounds: Callable[[Any], Bounds]) -> Bounds:
     """The bounds of the direction, the larger ones for both."""
     each = [bounds(d) for d in ("remove", "add") if direction in (d, "both")]
     return tuple(functools.reduce(jnp.maximum, side) for side in zip(*each, strict=True))
 
 
-def larger(direction: _law.AnyDirection, value: Callable[[Any], jax.Array]) -> jax.Array:
+def larger(direction: AnyDirection, value: Callable[[Any], jax.Array]) -> jax.Array:
     """The value of a direction, or of both: the larger; of a flag, "add" or not: that one."""
     if not isinstance(direction, str):
         return jnp.where(direction, value("add"), value("remove"))
@@ -60,13 +61,13 @@ def larger(direction: _law.AnyDirection, value: Callable[[Any], jax.Array]) -> j
 
 def _with_tables(
     m: Mechanism,
-    direction: _law.AnyDirection,
-    sides: tuple[int, ...],
+    direction: AnyDirection,
+    sides: Sides,
     grid_size: int | None,
     log_delta: jax.Array,
-    bounds: Callable[..., tuple[jax.Array, ...]],
+    bounds: Callable[..., Bounds],
     mirrored: jax.Array | bool = False,
-) -> tuple[jax.Array, ...]:
+) -> Bounds:
     """The bounds of nested mechanisms: each direction and side has its own tables.
 
     A question that is mirrored is asked of the law that is right in the other direction.
@@ -74,7 +75,7 @@ def _with_tables(
     number = sum(jnp.asarray(t.multiplicity, jnp.float64) for t in _curve.canonical_terms(m))
     log_floor = jax.lax.stop_gradient(log_delta - jnp.log(jnp.maximum(number, 1.0)) - TABLE_FLOOR)
 
-    def one(add: jax.Array, name: Direction | None = None) -> tuple[jax.Array, ...]:
+    def one(add: jax.Array, name: Direction | None = None) -> Bounds:
         answers = []
         for side in sides:
             size = grid_size or (_TWO_SIDED if side < 0 else _ONE_SIDED)
@@ -88,9 +89,7 @@ def _with_tables(
     return _over_flags(direction, one)
 
 
-def _over_flags(
-    direction: _law.AnyDirection, one: Callable[[jax.Array], tuple[jax.Array, ...]]
-) -> tuple[jax.Array, ...]:
+def _over_flags(direction: AnyDirection, one: Callable[[jax.Array], Bounds]) -> Bounds:
     """`_over` of what takes the direction as a flag, "add" or not: one program for both."""
     if not isinstance(direction, str):
         return one(direction)
@@ -120,18 +119,18 @@ def _average_terms(
 def _of_averages(
     m: Mechanism,
     direction: Any,
-    sides: tuple[int, ...],
+    sides: Sides,
     grid_size: int | None,
     log_delta: jax.Array,
-    bounds: Callable[[Any, tuple[int, ...], Any], tuple[jax.Array, ...]],
-    capped: Callable[[tuple[jax.Array, ...], Any], tuple[jax.Array, ...]],
-) -> tuple[jax.Array, ...]:
+    bounds: Callable[[Any, Sides, Any], Bounds],
+    capped: Callable[[Bounds, Any], Bounds],
+) -> Bounds:
     """Bounds where averages are composed: `bounds(direction, sides, as_term)`, in one program.
 
     Where they hold tables, those of a side are its own.
     """
 
-    def average(d: Any) -> tuple[jax.Array, ...]:
+    def average(d: Any) -> Bounds:
         if not has_tables(m):
             found = bounds(d, sides, functools.partial(as_term, None))
         else:
@@ -148,9 +147,9 @@ def _log_delta_of_averages(
     epsilon: jax.Array,
     aim: jax.Array,
     direction: Any,
-    sides: tuple[int, ...],
+    sides: Sides,
     grid_size: int | None,
-) -> tuple[jax.Array, ...]:
+) -> Bounds:
     if not _curve.has_average(m):
         bounds = functools.partial(_law.log_delta_bounds, epsilon=epsilon)
         return _with_tables(m, direction, sides, grid_size, aim, bounds)
@@ -168,9 +167,9 @@ def _log_delta_of_averages(
 def _over_mirrored(
     epsilon: jax.Array,
     direction: Any,
-    sides: tuple[int, ...],
-    bounds: Callable[[jax.Array, Direction], tuple[jax.Array, ...]],
-) -> tuple[jax.Array, ...]:
+    sides: Sides,
+    bounds: Callable[[jax.Array, Direction], Bounds],
+) -> Bounds:
     """Bounds on log delta at any epsilon from `bounds(epsilon >= 0, direction)`.
 
     Laws of averages are right in one direction only. So below 0 the other direction's is read.
@@ -178,7 +177,7 @@ def _over_mirrored(
     distance, mirrored = jnp.abs(epsilon), epsilon < 0.0
     remove, add = (bounds(distance, d) for d in ("remove", "add"))
 
-    def chosen(own: tuple[jax.Array, ...], other: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def chosen(own: Bounds, other: Bounds) -> Bounds:
         return tuple(
             jnp.where(mirrored, _law.reflected(epsilon, y, side), x)
             for x, y, side in zip(own, other, sides, strict=True)
@@ -188,12 +187,8 @@ def _over_mirrored(
 
 
 def log_delta(
-    m: Mechanism,
-    epsilon: jax.Array,
-    direction: _law.AnyDirection,
-    sides: tuple[int, ...],
-    grid_size: int | None,
-) -> tuple[jax.Array, ...]:
+    m: Mechanism, epsilon: jax.Array, direction: AnyDirection, sides: Sides, grid_size: int | None
+) -> Bounds:
     """Certified bounds on log delta, below (-1) or above (+1)."""
     return _of_selections(
         m, sides, lambda m, sides: _log_delta(m, epsilon, direction, sides, grid_size)
@@ -201,10 +196,8 @@ def log_delta(
 
 
 def _of_selections(
-    m: Mechanism,
-    sides: tuple[int, ...],
-    bounds: Callable[[Mechanism, tuple[int, ...]], tuple[jax.Array, ...]],
-) -> tuple[jax.Array, ...]:
+    m: Mechanism, sides: Sides, bounds: Callable[[Mechanism, Sides], Bounds]
+) -> Bounds:
     """`bounds(m, sides)`, where k of t steps are chosen from above by blocks, from below by tests.
 
     Where none are chosen, all sides are asked at once, for what they share.
@@ -221,12 +214,8 @@ def _of_selections(
 
 
 def _log_delta(
-    m: Mechanism,
-    epsilon: jax.Array,
-    direction: _law.AnyDirection,
-    sides: tuple[int, ...],
-    grid_size: int | None,
-) -> tuple[jax.Array, ...]:
+    m: Mechanism, epsilon: jax.Array, direction: AnyDirection, sides: Sides, grid_size: int | None
+) -> Bounds:
     aim = _aim(m, epsilon)
     if holds_average(m):
         if _numerical_average.is_one(m):
@@ -255,12 +244,8 @@ def _log_delta(
 
 
 def epsilon(
-    m: Mechanism,
-    log_target: jax.Array,
-    direction: str,
-    sides: tuple[int, ...],
-    grid_size: int | None,
-) -> tuple[jax.Array, ...]:
+    m: Mechanism, log_target: jax.Array, direction: str, sides: Sides, grid_size: int | None
+) -> Bounds:
     """Certified bounds on epsilon >= 0 at log delta."""
     return _of_selections(
         m, sides, lambda m, sides: _epsilon(m, log_target, direction, sides, grid_size)
@@ -268,12 +253,8 @@ def epsilon(
 
 
 def _epsilon(
-    m: Mechanism,
-    log_target: jax.Array,
-    direction: str,
-    sides: tuple[int, ...],
-    grid_size: int | None,
-) -> tuple[jax.Array, ...]:
+    m: Mechanism, log_target: jax.Array, direction: str, sides: Sides, grid_size: int | None
+) -> Bounds:
     if _curve.has_average(m):
         return _of_averages(
             m,
@@ -305,7 +286,7 @@ def aimed(
     m: Mechanism,
     epsilon: jax.Array,
     log_delta: jax.Array,
-    direction: _law.AnyDirection,
+    direction: AnyDirection,
     grid_size: int | None,
 ) -> tuple[jax.Array, jax.Array]:
     """Bounds above from one law: (log delta at epsilon >= 0, epsilon at log_delta)."""
@@ -316,7 +297,7 @@ def aimed(
     )
 
 
-def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: _law.AnyDirection) -> jax.Array:
+def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: AnyDirection) -> jax.Array:
     """log delta to a few percent, no bound."""
     aim = _aim(m, epsilon)
     if _curve.has_average(m):

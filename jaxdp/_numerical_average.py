@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxdp import _law
 from jaxdp._allocation._selected import Selected
 from jaxdp._divergences import log_add
-from jaxdp._law import _allocation, _average_guess, _subset
+from jaxdp._law import Bounds, Sides, _allocation, _average_guess, _subset
 from jaxdp._mechanisms import Average, Mechanism, _curve
 from jaxdp._mechanisms._gaussian import GaussianFamily
 
@@ -49,9 +49,7 @@ def _perhaps_once(m: Mechanism) -> Any:
     return None if known else terms[0]
 
 
-def _once_or_more(
-    term: Any, once: Callable[[], tuple[jax.Array, ...]], more: Callable[[], tuple[jax.Array, ...]]
-) -> tuple[jax.Array, ...]:
+def _once_or_more(term: Any, once: Callable[[], Bounds], more: Callable[[], Bounds]) -> Bounds:
     """One average has a lattice for the query alone; a law to be composed serves all of them.
 
     The derivatives, that with respect to the number of times among them, are those of the latter.
@@ -62,7 +60,7 @@ def _once_or_more(
 
 
 @jax.custom_jvp
-def _as_derived(value: tuple[jax.Array, ...], other: tuple[jax.Array, ...]):
+def _as_derived(value: Bounds, other: Bounds):
     """The value with the derivatives of the other one."""
     return value
 
@@ -155,11 +153,11 @@ def _tested(
 
 
 def _each_side(
-    bounds: Callable[..., tuple[jax.Array, ...]],
+    bounds: Callable[..., Bounds],
     terms: Callable[[int], tuple[_law.Term, ...]],
     direction: Any,
-    sides: tuple[int, ...],
-) -> tuple[jax.Array, ...]:
+    sides: Sides,
+) -> Bounds:
     """Bounds of a composition whose averages have a law above and one below."""
     return tuple(
         bounds(terms(side), direction=direction, sides=(side,), size=_POINTS[side])[0]
@@ -168,12 +166,8 @@ def _each_side(
 
 
 def _at_least(
-    bounds: tuple[jax.Array, ...],
-    sides: tuple[int, ...],
-    epsilon: jax.Array,
-    log_failure: jax.Array,
-    log_other: jax.Array,
-) -> tuple[jax.Array, ...]:
+    bounds: Bounds, sides: Sides, epsilon: jax.Array, log_failure: jax.Array, log_other: jax.Array
+) -> Bounds:
     """delta is at least 1 - e^epsilon (1 - f), f the failure of the other direction.
 
     (No more than the mass 1 - f is there to be subtracted.) Failures of this direction too rare
@@ -201,14 +195,14 @@ def _log_delta(
     m: Mechanism,
     epsilon: jax.Array,
     direction: Any,
-    sides: tuple[int, ...],
+    sides: Sides,
     grid_size: int | None,
     as_term: StepTerm,
-) -> tuple[jax.Array, ...]:
+) -> Bounds:
     size, repeated = _size(m, grid_size), _perhaps_once(m)
     block = _one(m) if repeated is None else repeated.mechanism
 
-    def once(block: Any) -> tuple[jax.Array, ...]:
+    def once(block: Any) -> Bounds:
         if isinstance(block, Selected):
             k = jnp.asarray(block.num_selected, jnp.float64)
             step = as_term(step_of(block), 1.0)
@@ -248,10 +242,10 @@ def log_delta(
     m: Mechanism,
     epsilon: jax.Array,
     direction: Any,
-    sides: tuple[int, ...],
+    sides: Sides,
     grid_size: int | None,
     as_term: StepTerm,
-) -> tuple[jax.Array, ...]:
+) -> Bounds:
     """Certified bounds on log delta in one direction; `as_term(step, count)` is a step's law."""
     bounds = _log_delta(m, epsilon, direction, sides, grid_size, as_term)
     other = m._log_failure("add" if direction == "remove" else "remove")
@@ -262,15 +256,15 @@ def epsilon(
     m: Mechanism,
     log_target: jax.Array,
     direction: Any,
-    sides: tuple[int, ...],
+    sides: Sides,
     grid_size: int | None,
     as_term: StepTerm,
-) -> tuple[jax.Array, ...]:
+) -> Bounds:
     """Certified bounds on epsilon >= 0 at log delta, in one direction."""
     size, repeated = _size(m, grid_size), _perhaps_once(m)
     block = _one(m) if repeated is None else repeated.mechanism
 
-    def once(block: Any) -> tuple[jax.Array, ...]:
+    def once(block: Any) -> Bounds:
         if isinstance(block, Selected):
             read = functools.partial(_subset.epsilon, log_target=log_target)
             return _tested(block, as_term, log_target, direction, size, read)

@@ -37,6 +37,7 @@ import numpy as np
 
 from jaxdp import _divergences, _law, _numerical
 from jaxdp._divergences import SLACK
+from jaxdp._law import AnyDirection, Bounds, Sides
 from jaxdp._mechanisms import (
     Composed,
     Mechanism,
@@ -89,12 +90,8 @@ def _attained_step(step: Any) -> Any:
 
 
 def log_delta(
-    m: Mechanism,
-    epsilon: jax.Array,
-    direction: _law.AnyDirection,
-    sides: tuple[int, ...],
-    grid_size: int | None,
-) -> tuple[jax.Array, ...]:
+    m: Mechanism, epsilon: jax.Array, direction: AnyDirection, sides: Sides, grid_size: int | None
+) -> Bounds:
     """As `_numerical.log_delta`."""
     return _best(
         m,
@@ -107,12 +104,8 @@ def log_delta(
 
 
 def epsilon(
-    m: Mechanism,
-    log_target: jax.Array,
-    direction: str,
-    sides: tuple[int, ...],
-    grid_size: int | None,
-) -> tuple[jax.Array, ...]:
+    m: Mechanism, log_target: jax.Array, direction: str, sides: Sides, grid_size: int | None
+) -> Bounds:
     """As `_numerical.epsilon`."""
     return _best(
         m,
@@ -127,11 +120,11 @@ def epsilon(
 def _best(
     m: Mechanism,
     direction: Any,
-    sides: tuple[int, ...],
+    sides: Sides,
     read: Callable[["_Optimal", int], jax.Array],
     renyi: Callable[[Any], jax.Array],
-    ask: Callable[[Mechanism, int], tuple[jax.Array, ...]],
-) -> tuple[jax.Array, ...]:
+    ask: Callable[[Mechanism, int], Bounds],
+) -> Bounds:
     """The best of the bounds known: of Rényi's, the engine's, and the optimal composition's."""
     optimal = _optimal(m)
 
@@ -164,7 +157,7 @@ class _Optimal:
     values: dict[int, jax.Array]
     usable: jax.Array
 
-    def _cell(self, index: jax.Array, side: int) -> tuple[jax.Array, ...]:
+    def _cell(self, index: jax.Array, side: int) -> Bounds:
         """A line through g = e^(x - x_i) on the cell after x_i: above the chord, below another one.
 
         Below, V is convex: left of x_{i+1} it lies above the line through a point that is at most

@@ -10,7 +10,9 @@ from jaxdp._law._query import log_delta_estimate as log_delta_estimate
 from jaxdp._law._query import reflected as reflected
 from jaxdp._law._table import tabulated as tabulated
 from jaxdp._law._terms import AnyDirection as AnyDirection
+from jaxdp._law._terms import Bounds as Bounds
 from jaxdp._law._terms import Family as Family
+from jaxdp._law._terms import Sides as Sides
 from jaxdp._law._terms import Term as Term
 from jaxdp._law._terms import Terms as Terms
 from jaxdp._law._terms import orient_one as orient_one

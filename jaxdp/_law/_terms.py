@@ -12,6 +12,8 @@ Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 Direction = Literal["remove", "add", "both"]
 # A direction, or one that may be traced: whether it is "add".
 AnyDirection = Direction | jax.Array
+Sides = tuple[int, ...]  # of bounds: +1 above, -1 below
+Bounds = tuple[jax.Array, ...]  # one for each side
 
 
 class Term(NamedTuple):

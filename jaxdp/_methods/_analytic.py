@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _divergences, _roots
+from jaxdp._law import Bounds, Sides
 from jaxdp._mechanisms import Direction, Mechanism, _curve
-from jaxdp._methods._base import Method, Side, Values
+from jaxdp._methods._base import Method
 
 _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
 _UNSURE = 2.0**-44  # of a log probability of failure
@@ -34,21 +35,17 @@ class Analytic(Method):
     def _chunk(self, m: Mechanism, leaves: Sequence[Any]) -> int | None:
         return None
 
-    def _log_delta(
-        self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: tuple[Side, ...]
-    ) -> Values:
-        def one(d: Direction) -> Values:
+    def _log_delta(self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: Sides) -> Bounds:
+        def one(d: Direction) -> Bounds:
             return tuple(_curve.log_curve(m, epsilon, d, x * _divergences.SLACK) for x in sides)
 
         return _curve.worst(m, direction, one)
 
-    def _epsilon(
-        self, m: Mechanism, delta: jax.Array, direction: Any, sides: tuple[Side, ...]
-    ) -> Values:
+    def _epsilon(self, m: Mechanism, delta: jax.Array, direction: Any, sides: Sides) -> Bounds:
         step, log_delta = _curve.single(_curve.canonical_terms(m)), jnp.log(delta)
         assert step is not None  # an exact curve is that of one step
 
-        def one(d: Direction) -> Values:
+        def one(d: Direction) -> Bounds:
             found = _roots_of_curve(m, log_delta, d, sides)
             most = jnp.where(
                 step._failure(d) <= delta, _curve.end(m, d)[0], _curve.largest_loss(m, d)
@@ -58,9 +55,7 @@ class Analytic(Method):
         return _curve.worst(m, direction, one)
 
 
-def _roots_of_curve(
-    m: Mechanism, log_target: jax.Array, d: Direction, sides: tuple[Side, ...]
-) -> Values:
+def _roots_of_curve(m: Mechanism, log_target: jax.Array, d: Direction, sides: Sides) -> Bounds:
     """The root of the closed-form curve: above it for side 1, below it for side -1.
 
     Where delta is the failure but for its rounding, epsilon at a little more of it is below.
@@ -69,7 +64,7 @@ def _roots_of_curve(
     feasible = log_failure < log_target
     near = ~feasible & (log_failure <= log_target + _UNSURE)
 
-    def one(side: Side) -> jax.Array:
+    def one(side: int) -> jax.Array:
         sought = feasible | near if side < 0 else feasible
         target = jnp.where(feasible, log_target, log_failure + 2.0 * _UNSURE)
         target = jnp.where(sought, target, 0.0)

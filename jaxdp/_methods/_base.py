@@ -12,17 +12,16 @@ argument; a method without a lower bound answers log delta = -inf, epsilon = 0.
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _checks, _devices, _law
+from jaxdp._law import Bounds, Sides
 from jaxdp._mechanisms import Direction, Mechanism, _curve
 
-Side = Literal[-1, 0, 1]
-Values = tuple[jax.Array, ...]
 Aimed = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array]]
 
 # On a CPU the engine computes so many rows at a time, and this is what a row takes for intermediate
@@ -57,15 +56,11 @@ class Method(abc.ABC):
         """How many rows to compute at a time where these arrays are; None for all."""
 
     @abc.abstractmethod
-    def _log_delta(
-        self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: tuple[Side, ...]
-    ) -> Values:
+    def _log_delta(self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: Sides) -> Bounds:
         """log delta at any real epsilon, one value for each side."""
 
     @abc.abstractmethod
-    def _epsilon(
-        self, m: Mechanism, delta: jax.Array, direction: Any, sides: tuple[Side, ...]
-    ) -> Values:
+    def _epsilon(self, m: Mechanism, delta: jax.Array, direction: Any, sides: Sides) -> Bounds:
         """Epsilon >= 0 at delta in (0, 1), one value for each side."""
 
     def _takes_flag(self, m: Mechanism) -> bool:
@@ -96,22 +91,18 @@ class UpperBound(Method):
     def _epsilon_above(self, m: Mechanism, log_delta: jax.Array, d: Direction) -> jax.Array:
         """Upper bound on epsilon >= 0, whatever the largest loss."""
 
-    def _log_delta(
-        self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: tuple[Side, ...]
-    ) -> Values:
-        def one(d: Direction) -> Values:
+    def _log_delta(self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: Sides) -> Bounds:
+        def one(d: Direction) -> Bounds:
             upper = self._log_delta_above(m, epsilon, d)
             found = tuple(upper if x >= 0 else jnp.full_like(upper, -jnp.inf) for x in sides)
             return _law.cap_log_deltas(found, sides, epsilon, _curve.end(m, d))
 
         return _curve.worst(m, direction, one)
 
-    def _epsilon(
-        self, m: Mechanism, delta: jax.Array, direction: Any, sides: tuple[Side, ...]
-    ) -> Values:
+    def _epsilon(self, m: Mechanism, delta: jax.Array, direction: Any, sides: Sides) -> Bounds:
         log_delta = jnp.log(delta)
 
-        def one(d: Direction) -> Values:
+        def one(d: Direction) -> Bounds:
             upper = self._epsilon_above(m, log_delta, d)
             upper = jnp.minimum(upper, _curve.largest_loss(m, d))
             return tuple(upper if side >= 0 else jnp.zeros_like(upper) for side in sides)

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 import jax
 
 from jaxdp import _numerical, _numerical_range
+from jaxdp._law import Bounds, Sides
 from jaxdp._mechanisms import Mechanism
-from jaxdp._methods._base import Aimed, OnGrid, Side, Values
+from jaxdp._methods._base import Aimed, OnGrid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,14 +38,10 @@ class Numerical(OnGrid):
             return None
         return "shuffled reports have no one-step law for Numerical()"
 
-    def _log_delta(
-        self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: tuple[Side, ...]
-    ) -> Values:
+    def _log_delta(self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: Sides) -> Bounds:
         return _room(m).log_delta(m, epsilon, _way(m, direction), sides, self.grid_size)
 
-    def _epsilon(
-        self, m: Mechanism, delta: jax.Array, direction: Any, sides: tuple[Side, ...]
-    ) -> Values:
+    def _epsilon(self, m: Mechanism, delta: jax.Array, direction: Any, sides: Sides) -> Bounds:
         log_delta = jax.numpy.log(delta)
         return _room(m).epsilon(m, log_delta, _way(m, direction), sides, self.grid_size)
 
