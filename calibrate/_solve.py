@@ -92,9 +92,7 @@ def solve(
     return solution(found, build, epsilon, delta, tuple(args), (low, high), direction, method)
 
 
-def check_bracket(
-    bracket: tuple[ArrayLike, ArrayLike] | None,
-) -> tuple[ArrayLike, ArrayLike]:
+def check_bracket(bracket: tuple[ArrayLike, ArrayLike] | None) -> tuple[ArrayLike, ArrayLike]:
     """The ends of the search; ValueError for known ones outside their domain."""
     low, high = _DEFAULT_BRACKET if bracket is None else _checks.pair("bracket", bracket)
     _checks.check("bracket[0]", low, _checks.POSITIVE)
