@@ -21,7 +21,6 @@ from jaxdp._numerical_terms import (
     terms_of,
 )
 from jaxdp._numerical_terms import has_law as has_law
-from jaxdp._numerical_terms import takes_flag as takes_flag
 
 # Points by default, for one bound and for two: the bound below needs more of them.
 _ONE_SIDED, _TWO_SIDED = 8192, 16384
@@ -54,9 +53,7 @@ def larger(direction: AnyDirection, value: Callable[[Any], jax.Array]) -> jax.Ar
     """The value of a direction, or of both: the larger; of a flag, "add" or not: that one."""
     if not isinstance(direction, str):
         return jnp.where(direction, value("add"), value("remove"))
-    if direction != "both":
-        return value(direction)
-    return jnp.maximum(value("remove"), value("add"))
+    return _over(direction, lambda d: (value(d),))[0]
 
 
 def _with_tables(

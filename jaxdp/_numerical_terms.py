@@ -80,11 +80,6 @@ def holds_average(m: Mechanism) -> bool:
     return _curve.has_average(m) or any(holds_average(x) for x in inside)
 
 
-def takes_flag(m: Mechanism) -> bool:
-    """Whether the direction may be traced: "add" or not (of averages each has its own program)."""
-    return not holds_average(m)
-
-
 def terms_of(m: Mechanism, tables: Tables | None = None) -> _law.Terms:
     """The factors of m as one-step laws with their counts; nested ones need `tables`."""
     terms = []
