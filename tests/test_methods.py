@@ -1,10 +1,15 @@
 """Closed form, Rényi and the engine answer the same question, and agree where they should."""
 
+import dataclasses
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import calibrate
 import jaxdp
+from jaxdp._methods._base import UpperBound
 
 SGD = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.01), 1000)
 TRUTH = 1.828237  # of SGD at delta = 1e-5, to 7 digits
@@ -78,3 +83,43 @@ def test_replace_one():
         jaxdp.replace_one(jaxdp.RandomizedResponse(1.0))
     pair = jaxdp.replace_one(jaxdp.Repeated(jaxdp.Gaussian(2.0), 4))
     assert float(jaxdp.epsilon(pair, 1e-5)) == float(jaxdp.epsilon(jaxdp.Gaussian(0.5), 1e-5))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Basic(UpperBound):
+    """Nothing but what the largest loss of a composition implies."""
+
+    def _refusal(self, m):
+        return None if len(m._terms()) == 1 else "basic composition is for one kind of step"
+
+    def _chunk(self, m, leaves):
+        return None
+
+    def _log_delta_above(self, m, epsilon, d):
+        return jnp.zeros_like(epsilon)
+
+    def _epsilon_above(self, m, log_delta, d):
+        return jnp.full_like(log_delta, jnp.inf)
+
+
+def test_a_method_unknown_to_the_library_answers_everywhere():
+    """Breaks when some query knows the methods that there are, and not what a method says."""
+    run = jaxdp.Repeated(jaxdp.Laplace(10.0), 20)
+    with jax.enable_x64(True):
+        low, high = jaxdp.epsilon_bounds(run, 1e-5, method=_Basic())
+        np.testing.assert_allclose(high, 2.0, rtol=1e-12)
+        assert float(low) == 0.0
+        delta = jaxdp.delta(run, 1.9, method=_Basic())
+        assert -np.expm1(-0.1) <= float(delta) <= -np.expm1(-0.1) * (1.0 + 1e-11)
+        assert float(jaxdp.hockey_stick(run, 2.1, method=_Basic())) == 0.0
+        assert float(jaxdp.tradeoff(run, 0.1, method=_Basic())) <= 0.9
+        found = calibrate.solve(
+            lambda scale: jaxdp.Repeated(jaxdp.Laplace(scale), 20),
+            epsilon=2.0,
+            delta=1e-5,
+            method=_Basic(),
+        )
+    np.testing.assert_allclose(found.value, 10.0, rtol=1e-4)
+    mixed = jaxdp.Composed([jaxdp.Laplace(1.0), jaxdp.Gaussian(1.0)])
+    with pytest.raises(ValueError, match=r"one kind of step, use Numerical\(\) or Renyi\(\)"):
+        jaxdp.delta(mixed, 1.0, method=_Basic())
