@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.extend.core import get_opaque_trace_state, take_current_trace
+from jax.extend.core import get_opaque_trace_state, set_current_trace, take_current_trace
 
 # XLA's newer emitters take half the time, LLVM's optimisations much of the rest: a batch of many
 # rows has the first level of them, a call of few has none. An option that this jaxlib does not know
@@ -98,10 +98,16 @@ def _check_options(options: _Options) -> None:
 
 
 def at_top_level() -> bool:
-    """Whether no transformation is under way, so that what is called runs now, by itself."""
-    state = get_opaque_trace_state()
-    with take_current_trace():  # what it leaves is evaluation
-        return state == get_opaque_trace_state()
+    """Whether what is called with known arguments runs now, and by itself.
+
+    Under no transformation, that is, or in the part of a derivative that is evaluated at once.
+    """
+    with take_current_trace() as trace:  # what it leaves is evaluation
+        evaluation = get_opaque_trace_state()
+        while type(trace).__name__ == "JaxprTrace":  # hands what is known to its parent
+            trace = trace.parent_trace
+        with set_current_trace(trace):
+            return get_opaque_trace_state() == evaluation
 
 
 def device_of(leaves: Sequence[Any]) -> Any:

@@ -1,6 +1,7 @@
 """How programs are shared, compiled and divided: none of it may change an answer."""
 
 import collections
+import math
 import os
 import subprocess
 import sys
@@ -150,9 +151,21 @@ def test_no_option_enters_a_program_of_the_user(quickly):
     jax.grad(lambda x: x * jax.jit(lambda: _x64.evaluate(_waved, 0.25, quick=True))())(1.0)
     jax.lax.scan(lambda c, _: (c + _x64.evaluate(_waved, 0.25, quick=True), None), 0.0, None, 2)
     jax.vmap(lambda x: _x64.evaluate(_waved, x, quick=True) * jax.jit(lambda y: y)(x))(SIGMA)
+    jax.jit(jax.grad(lambda x: _x64.evaluate(_waved, x, quick=True)))(0.25)
     assert len(quickly) == 1  # the batch, which runs by itself
     _x64.evaluate(_waved, 0.25, quick=True)
     assert len(quickly) == 2
+
+
+@pytest.mark.parametrize("derivative", [jax.grad, jax.jacrev])
+def test_derivatives_at_known_values_are_compiled_quickly(quickly, derivative):
+    """Breaks when jax.grad, called by itself, waits for a program in full."""
+    slope = derivative(lambda x: _x64.evaluate(_waved, x, quick=True))
+    wanted = math.exp(-0.25) * (math.cos(0.25) - math.sin(0.25))
+    assert math.isclose(slope(0.25), wanted, rel_tol=1e-6)
+    assert len(quickly) == 1
+    assert math.isclose(jax.jit(slope)(0.25), wanted, rel_tol=1e-6)
+    assert len(quickly) == 1
 
 
 def test_programs_agree_however_they_are_optimised(monkeypatch):
