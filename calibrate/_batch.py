@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.typing import ArrayLike
 
+from calibrate._recipe import recipe_of
 from calibrate._solution import solution
 from calibrate._solve import (
     ROUNDING,
@@ -52,8 +53,8 @@ def batch(
     A driver on the host: for use under jit, vmap or grad take `calibrate.solve`.
 
     Args:
-      build: (value, *args) -> mechanism. Pass what varies through args, not through a closure;
-        pass the same function again to reuse its compiled program.
+      build: (value, *args) -> mechanism, what varies from row to row through args. Functions that
+        differ in numbers only share one compiled program.
       epsilon, delta, args, bracket, direction, method: as for `calibrate.solve`; arrays broadcast
         elementwise.
       mesh: the devices to divide rows among, over all axes of the mesh; all devices of this
@@ -88,7 +89,8 @@ def batch(
         chunk = _checks.whole_number("chunk", chunk)
     mesh, shared = _local_mesh(mesh)
     targets = _checks.array_of("epsilon", epsilon), _checks.array_of("delta", delta)
-    leaves, treedef = jax.tree.flatten((*targets, tuple(args), low, high))
+    recipe, inputs = recipe_of(build, tuple(args))
+    leaves, treedef = jax.tree.flatten((*targets, inputs, low, high))
     leaves = [np.asarray(leaf, np.float64) for leaf in leaves]
     shape = np.broadcast_shapes(*(leaf.shape for leaf in leaves))
     total = int(np.prod(shape, dtype=np.int64))
@@ -107,7 +109,7 @@ def batch(
         mapped,
         mesh,
         ROUNDING,
-        build=build,
+        build=recipe,
         direction=direction,
         bounded=bracket is not None,
         method=method,

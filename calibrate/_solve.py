@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from calibrate._recipe import recipe_of
 from calibrate._solution import Solution, Status, solution
 from jaxdp import _answers, _checks, _chunks, _divergences, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
@@ -45,7 +46,8 @@ def solve(
     derivatives with respect to epsilon, delta and args.
 
     Args:
-      build: (value, *args) -> mechanism. Pass what varies through args, not through a closure.
+      build: (value, *args) -> mechanism. Functions that differ in numbers only, a lambda in a loop
+        over settings, share one compiled program; `args` does the same for a batch.
       epsilon: target, >= 0 (> 0 if delta is 0). Any shape.
       delta: target in [0, 1); 0 asks for pure DP. Any shape.
       args: PyTrees of real arrays that broadcast against the targets.
@@ -72,17 +74,19 @@ def solve(
     check_target(epsilon, delta, direction)
     check_method(method)
     low, high = check_bracket(bracket)
+    chunk = default_chunk(build, tuple(args), method, chunk)
+    recipe, inputs = recipe_of(build, tuple(args))
     up, down, falls, target, achieved, status = _x64.evaluate(
         solve_row,
         epsilon,
         delta,
-        tuple(args),
+        inputs,
         low,
         high,
         rounding=ROUNDING,
-        chunk=default_chunk(build, tuple(args), method, chunk),
+        chunk=chunk,
         quick=True,
-        build=build,
+        build=recipe,
         direction=direction,
         bounded=bracket is not None,
         method=method,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from calibrate._recipe import recipe_of
 from calibrate._solution import solution
 from calibrate._solve import (
     Solution,
@@ -80,18 +81,20 @@ def solve_integer(
         raise ValueError(
             f"bracket must satisfy bracket[0] < bracket[1], got {_checks.shown(bracket)}"
         )
+    chunk = default_chunk(build, tuple(args), method, chunk)
+    recipe, inputs = recipe_of(build, tuple(args))
     found = _x64.evaluate(
         _row,
         epsilon,
         delta,
-        tuple(args),
+        inputs,
         float(low),
         float(high),
         rounding=("nearest", "up", "up", "nearest"),
-        chunk=default_chunk(build, tuple(args), method, chunk),
+        chunk=chunk,
         quick=True,
         differentiable=False,
-        build=build,
+        build=recipe,
         direction=direction,
         method=method,
     )

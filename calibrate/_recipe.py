@@ -1,0 +1,178 @@
+"""What a function builds, told by its steps: one program for all functions that build alike.
+
+A program is kept for the function that it calibrates, and a lambda that is written in a loop is a
+new function every time. So the function is traced once, by itself. Its steps and the structure of
+its mechanism become the key of the program; the numbers that it holds, such as the constants of a
+closure, become arguments.
+"""
+
+import dataclasses
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+
+from jaxdp import _x64
+from jaxdp._mechanisms import Mechanism
+
+_STEP, _NUMBER = object(), object()  # a leaf that the steps give, and one that is an argument
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """(value, args, numbers) -> mechanism, equal to every other one that has the same key.
+
+    `held` and `leaves` are the constants of the steps and the leaves of the mechanism, in order:
+    themselves, or one of the marks above.
+    """
+
+    key: Hashable
+    steps: core.Jaxpr = dataclasses.field(compare=False)
+    treedef: Any = dataclasses.field(compare=False)
+    held: tuple[Any, ...] = dataclasses.field(compare=False)
+    leaves: tuple[Any, ...] = dataclasses.field(compare=False)
+
+    def __call__(self, value: jax.Array, args: Any, numbers: tuple[jax.Array, ...]) -> Mechanism:
+        given = iter(numbers)
+        held = [next(given) if x is _NUMBER else x for x in self.held]
+        inputs = [value, *jax.tree.leaves(args)]
+        steps = core.ClosedJaxpr(self.steps, _typed(held, self.steps.constvars))
+        found = iter(core.jaxpr_as_fun(steps)(*_typed(inputs, self.steps.invars)))
+        sources = {id(_STEP): found, id(_NUMBER): given}
+        leaves = [next(sources[id(x)]) if id(x) in sources else x for x in self.leaves]
+        return jax.tree.unflatten(self.treedef, leaves)
+
+
+def _typed(values: list[Any], variables: list[core.Var]) -> list[jax.Array]:
+    pairs = zip(values, variables, strict=True)
+    return [jnp.asarray(x, v.aval.dtype) for x, v in pairs]  # type: ignore[attr-defined]
+
+
+_known: weakref.WeakKeyDictionary[Any, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
+
+
+def recipe_of(
+    build: Callable[..., Mechanism], args: tuple[Any, ...]
+) -> tuple[Callable[..., Mechanism], tuple[Any, ...]]:
+    """The same as build(value, *args), as a function and arguments that share their program.
+
+    Functions that build no mechanism, or hold traced arrays, are left as they are. (As jax.jit
+    does, a function is read once: what it takes from outside is not looked up again.)
+    """
+    shapes = tuple(
+        np.shape(x)[np.ndim(x) - rank :]
+        for x, rank in zip(jax.tree.leaves(args), _x64.core_ranks(args), strict=True)
+    )
+    form = jax.tree.structure(args), shapes
+    try:
+        known = _known.setdefault(build, {})
+    except TypeError:  # no weak references to it: a bound method, say
+        known = {}
+    if form not in known:
+        recipe, numbers = _read(build, *form)
+        if any(isinstance(x, jax.core.Tracer) for x in numbers):
+            return recipe, (args, numbers)
+        known[form] = recipe, numbers
+    recipe, numbers = known[form]
+    return (build, args) if recipe is None else (recipe, (args, numbers))
+
+
+def _read(
+    build: Callable[..., Mechanism], treedef: Any, shapes: tuple[tuple[int, ...], ...]
+) -> tuple[Any, tuple[Any, ...]]:
+    """The recipe of a function and its numbers; None where there is none."""
+    built: list[Any] = []
+
+    def steps(value: jax.Array, *flat: jax.Array) -> list[jax.Array]:
+        m = build(value, *jax.tree.unflatten(treedef, flat))
+        built[:] = [m]
+        return [x for x in jax.tree.leaves(m) if isinstance(x, jax.core.Tracer)]
+
+    with jax.enable_x64(True):
+        avals = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((), *shapes)]
+        closed = jax.make_jaxpr(steps)(*avals)
+    (m,) = built
+    if not isinstance(m, Mechanism):
+        return None, ()
+    leaves, structure = jax.tree.flatten(m)
+    held, some = _marked(closed.consts)
+    if any(isinstance(x, jax.core.Tracer) for x in held):
+        return None, ()
+    fixed, others = _marked([_STEP if isinstance(x, jax.core.Tracer) else x for x in leaves])
+    key = _steps_key(closed.jaxpr), structure, _key(held), _key(fixed)
+    return Recipe(key, closed.jaxpr, structure, held, fixed), (*some, *others)
+
+
+def _marked(values: list[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Mechanism leaves or constants with marks for what may vary, and the numbers among these."""
+    marks, numbers = [], []
+    for x in values:
+        marks.append(_NUMBER if _is_number(x) else x)
+        numbers += [x] if marks[-1] is _NUMBER else []
+    return tuple(marks), tuple(numbers)
+
+
+def _is_number(x: Any) -> bool:
+    """Whether x is one real number (no truth value: that is a choice)."""
+    if isinstance(x, bool) or not isinstance(x, (int, float, np.generic, np.ndarray, jax.Array)):
+        return False
+    dtype = np.result_type(x) if isinstance(x, (int, float)) else x.dtype
+    return np.ndim(x) == 0 and dtype.kind in "iuf"
+
+
+def _steps_key(jaxpr: core.Jaxpr) -> Hashable:
+    """Equal for equal programs: operations, parameters and types, with variables by their place."""
+    places: dict[Any, int] = {}
+
+    def atom(x: Any) -> Hashable:
+        if isinstance(x, core.Literal):
+            return _key(x.val), x.aval
+        return places.setdefault(x, len(places)), x.aval
+
+    heads = tuple(atom(v) for v in (*jaxpr.constvars, *jaxpr.invars))
+    lines = tuple(
+        (
+            eqn.primitive,
+            tuple((name, _key(eqn.params[name])) for name in sorted(eqn.params)),
+            tuple(atom(x) for x in (*eqn.invars, *eqn.outvars)),
+        )
+        for eqn in jaxpr.eqns
+    )
+    return heads, lines, tuple(atom(x) for x in jaxpr.outvars)
+
+
+class _Itself:
+    """A key of what has none: equal to itself alone."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _key(x: Any) -> Hashable:
+    """A key of a parameter, a constant or a leaf; of arrays by their bytes."""
+    if isinstance(x, core.ClosedJaxpr):
+        return _steps_key(x.jaxpr), tuple(_key(c) for c in x.consts)
+    if isinstance(x, core.Jaxpr):
+        return _steps_key(x)
+    if isinstance(x, (tuple, list)):
+        return tuple(_key(y) for y in x)
+    if isinstance(x, (np.ndarray, np.generic, jax.Array)):
+        array = np.asarray(x)
+        return array.shape, array.dtype.str, array.tobytes()
+    if isinstance(x, float):  # 0.0 is not -0.0
+        return x.hex()
+    try:
+        hash(x)
+    except TypeError:
+        return _Itself(x)
+    return type(x), x
