@@ -27,8 +27,9 @@ _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
 # is far below a deviation and moves by more of itself.
 _TOLERANCE = 1e-6
 _LEAST_SHARE = 0.03
-# Where delta is less than e^-_SEEN of what it could be at its tilt, so many times as much goes.
-_SEEN, _MORE = 7.0, 1e3
+# Where delta is less than e^-_SEEN of what it could be at its tilt (most are above e^_TYPICAL), up
+# to so many times as much goes.
+_SEEN, _MORE, _TYPICAL = 8.0, 1e3, -5.0
 # Losses beyond so many deviations of the rest count as rare and large.
 _BULK = 60.0
 _BULK_ROUNDS = 8
@@ -217,8 +218,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     edges = atoms.edges
     centre, log_answer = _saddle.estimate(atoms, epsilon, log_delta)
-    # Losses so large that P hardly sees them go to infinity: more of them where the tail is so heavy
-    # that no tilt within it finds what delta is made of, which would drown in rounding.
+    # Losses so large that P hardly sees them go to infinity: more of them where the tail is so
+    # heavy that no tilt within it finds what delta is made of, which would drown in rounding.
     above = _saddle.above(atoms)
     given = atoms
 
@@ -246,7 +247,8 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     state = lax.fori_loop(0, 2, cut_off, state)
     _, highest, log_p, loss, centre, saddle, log_seen = state
     atoms = atoms._replace(log_p=log_p, loss=loss)
-    least = jnp.clip(0.1 * (-log_seen - _SEEN), 0.05, 0.8)
+    # (There the deviation says little, and less of a tilt finds still less.)
+    least = jnp.clip(0.4 * (_TYPICAL - log_seen), 0.05, 0.8)
 
     def lean(_, state: tuple) -> tuple:
         """The moments at a tilt, and from the deviation the next tilt."""

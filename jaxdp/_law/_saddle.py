@@ -44,7 +44,7 @@ _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
 _LARGE_LEVELS = np.array([0.85, 0.7, 0.55])
 # A normal law's smoothing of a kink, by that of a logistic one of so many deviations.
 _SOFT = 0.6
-_JUMP_RANGE, _JUMP_BISECTIONS = (1e-10, 1e4), 16
+_JUMP_RANGE, _JUMP_BISECTIONS = (1e-10, 1e3), 12
 
 
 class Atoms(NamedTuple):
@@ -246,8 +246,9 @@ def _one_cut(
     def jumps(at: jax.Array, zero: Tilted) -> jax.Array:
         """Delta of one such loss beside the rest, which is about normal where it lies."""
         soft = jnp.maximum(_SOFT * zero.deviation, 1e-12)
-        beyond = soft * jax.nn.softplus((atoms.loss - (at - zero.mean)) / soft)
-        return jnp.sum(rate * -jnp.expm1(-beyond)) + pairs
+        gap = atoms.loss - (at - zero.mean)
+        beyond = jnp.maximum(gap, 0.0) + soft * jnp.log1p(jnp.exp(-jnp.abs(gap) / soft))
+        return jnp.sum(rate * (1.0 - jnp.exp(-beyond))) + pairs
 
     if epsilon is not None:
         theta, (law, zero) = tilt_for(bulk, epsilon)
@@ -276,9 +277,9 @@ def _one_cut(
         more = jumps(jnp.exp(middle), zero) > delta
         return jnp.where(more, middle, ends[0]), jnp.where(more, ends[1], middle)
 
-    least, most = (jnp.log(end) + 0.0 * at for end in _JUMP_RANGE)
-    far, _ = lax.fori_loop(0, _JUMP_BISECTIONS, halve, (least, most))
-    at = jnp.where(far > least, jnp.maximum(at, jnp.exp(far)), at)
+    least = jnp.log(jnp.maximum(at, _JUMP_RANGE[0]))
+    far, _ = lax.fori_loop(0, _JUMP_BISECTIONS, halve, (least, jnp.log(_JUMP_RANGE[1]) + 0.0 * at))
+    at = jnp.where(far > least, jnp.exp(far), at)
     return jnp.where((pairs < 0.5 * delta) | (level == -jnp.inf), at, jnp.inf)
 
 
