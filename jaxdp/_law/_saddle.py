@@ -8,14 +8,16 @@ per step (P restricted to finite losses), the tilt for epsilon solves sum n K'(t
 S^2 = sum n K'', whose expectation is (m(theta S) - m((1 + theta) S)) / sqrt(2 pi), m the Mills
 ratio (Lugannani & Rice 1980, to leading order).
 
-Where delta is that of one rare loss far above epsilon, the saddle point overestimates it, for
-the tilted law then is two things, the rest and that loss. So losses beyond a cut c >= epsilon are
-set apart,
+Where delta is that of one rare large loss, the saddle point overestimates it, for the tilted law
+then is two things, the rest and that loss. So losses beyond a cut are set apart,
 
-    delta ~ (the above for the losses up to c) + sum n p (1 - e^{eps - l - mean})_+ + pairs,
+    delta ~ (the above for the losses up to it) + sum n p (1 - e^{-y})_+ + pairs,
 
-the sum over the losses l > c, `mean` that of the rest, `pairs` the chance of two of them. (With a
-cut below epsilon, each such loss counts with 1.) The least over several cuts is taken.
+the sum over the losses l beyond the cut, y = l + mean - epsilon, `mean` that of the rest, smoothed
+as the rest's deviation says, `pairs` the chance of two of them. The least over several cuts is
+taken. The cut may lie far below epsilon: where a single step makes up delta, nothing else gets
+there. For an epsilon at a given delta, the larger one of the rest's and that of one such loss is
+taken: delta is then right to a factor of 2.
 """
 
 from collections.abc import Callable
