@@ -304,3 +304,28 @@ def test_epsilon_at_the_failure_itself(x64):
         assert 0.0 <= low <= high < 1e-6
         slope = jax.grad(lambda e: jaxdp.epsilon(jaxdp.ApproximateDP(e, 1e-5), 1e-5))(1.0)
         assert slope == pytest.approx(1.0, rel=1e-6)
+
+
+def two_sampled_gaussians(sigma, q, epsilon):
+    """Delta (remove) of two steps: that of the second, beside every loss of the first."""
+    mu, q = 1 / mp.mpf(sigma), mp.mpf(q)
+
+    def rest(x):
+        weight = mp.npdf(x) * (1 - q) + q * mp.npdf(x - mu)
+        loss = mp.log1p(q * mp.expm1(mu * x - mu**2 / 2))
+        return weight * sampled_gaussian(sigma, q, epsilon - loss, "remove")
+
+    return mp.quad(rest, mp.linspace(-10, 14, 13), maxdegree=6)
+
+
+def test_rare_large_losses_are_narrow():
+    """Breaks where the plan takes one rare large loss beside many small ones for a normal law."""
+    sigma, q = np.array([0.585177, 0.707151, 0.6]), np.array([2.33135e-5, 1.48699e-5, 2e-5])
+    steps, delta = np.array([12.0, 5197.0, 2.0]), np.array([1.16e-10, 5.83e-12, 1e-11])
+    m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), steps)
+    low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, delta, direction="remove"))
+    assert np.all(high - low <= 1e-2 * high), (low, high)
+    with mp.workdps(20):
+        at_low, at_high = (two_sampled_gaussians(0.6, 2e-5, float(x[2])) for x in (low, high))
+    assert at_low >= delta[2] * (1 - 1e-9)
+    assert at_high <= delta[2] * (1 + 1e-9)

@@ -27,6 +27,9 @@ _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
 # is far below a deviation and moves by more of itself.
 _TOLERANCE = 1e-6
 _LEAST_SHARE = 0.03
+# Where delta is less than e^-_SEEN of what it could be at its tilt (most are above e^_TYPICAL), up
+# to so many times as much goes.
+_SEEN, _MORE, _TYPICAL = 8.0, 1e3, -5.0
 # Losses beyond so many deviations of the rest count as rare and large.
 _BULK = 60.0
 _BULK_ROUNDS = 8
@@ -215,21 +218,37 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     edges = atoms.edges
     centre, log_answer = _saddle.estimate(atoms, epsilon, log_delta)
-    # Losses so large that P hardly sees them go to infinity.
-    allowed = jnp.log(_TOLERANCE) + log_answer - jnp.log(used)[:, None]
+    # Losses so large that P hardly sees them go to infinity: more of them where the tail is so
+    # heavy that no tilt within it finds what delta is made of, which would drown in rounding.
     above = _saddle.above(atoms)
-    keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
-    highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[:, :1]), axis=-1)
-    given, coarse = atoms.log_p, atoms.loss
-    log_p = jnp.where(keep, atoms.log_p, -jnp.inf)
-    # The last cell that is kept may hold a good part of the tilted law: it counts with its end.
-    last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
-    loss = atoms.loss.at[:, :-1].set(jnp.where(last, edges, atoms.loss[:, :-1]))
+    given = atoms
+
+    def cut_off(_, state: tuple) -> tuple:
+        """Up to the edge beyond which delta has a share: the atoms, edge, centre and its tilt."""
+        log_share = state[0]
+        allowed = log_share + log_answer - jnp.log(used)[:, None]
+        keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
+        highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[:, :1]), axis=-1)
+        log_p = jnp.where(keep, given.log_p, -jnp.inf)
+        # The last cell that is kept may hold much of the tilted law: it counts with its end.
+        last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
+        loss = given.loss.at[:, :-1].set(jnp.where(last, edges, given.loss[:, :-1]))
+        # An epsilon beyond all that is kept is read from a law planned within it.
+        beyond = jnp.sum(used * highest)
+        at = jnp.where(centre < beyond, centre, 0.97 * beyond)
+        saddle, (law, _) = _saddle.tilt_for(given._replace(log_p=log_p, loss=loss), at)
+        # How much of the kernel's supremum delta is there.
+        log_seen = log_answer - law.exponent - log_price(saddle)
+        share = np.log(_TOLERANCE) + jnp.clip(-log_seen - _SEEN, 0.0, np.log(_MORE))
+        return jnp.maximum(share, log_share), highest, log_p, loss, at, saddle, log_seen
+
+    log_share = jnp.log(_TOLERANCE) + 0.0 * log_answer
+    state = log_share, edges[:, 0], given.log_p, given.loss, centre, centre, centre
+    state = lax.fori_loop(0, 2, cut_off, state)
+    _, highest, log_p, loss, centre, saddle, log_seen = state
     atoms = atoms._replace(log_p=log_p, loss=loss)
-    # An epsilon beyond all that is kept is read from a law planned within it.
-    beyond = jnp.sum(used * highest)
-    centre = jnp.where(centre < beyond, centre, 0.97 * beyond)
-    saddle, _ = _saddle.tilt_for(atoms, centre)
+    # (There the deviation says little, and less of a tilt finds still less.)
+    least = jnp.clip(0.4 * (_TYPICAL - log_seen), 0.05, 0.8)
 
     def lean(_, state: tuple) -> tuple:
         """The moments at a tilt, and from the deviation the next tilt."""
@@ -238,7 +257,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
         deviation = jnp.maximum(_coarse(jnp.sqrt(jnp.sum(count * m.variance))), 1e-12)
         grain = 0.25 / deviation
         after = grain * jnp.round((saddle - _UNDERTILT / deviation) / grain)
-        return jnp.maximum(after, _coarse(0.05 * saddle)), theta, m, deviation
+        return jnp.maximum(after, _coarse(least * saddle)), theta, m, deviation
 
     none = jnp.zeros_like(count)
     state = saddle, saddle, Moments(none, none, none), saddle
@@ -355,7 +374,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
                 tilt,
                 (lowest[i], highest[i]),
                 jnp.where(fine, even, 0.0),
-                _begins(given[i], coarse[i], jnp.asarray(term.support[0], jnp.float64)),
+                _begins(given.log_p[i], given.loss[i], jnp.asarray(term.support[0], jnp.float64)),
             )
         )
     return Plan(theta, centre, margin, window, chernoff, tuple(steps))

@@ -103,14 +103,16 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     size = law.weights.shape[0]
     tau = _half_cell(law, side)
     y = law.start - centre + h * jnp.arange(size, dtype=jnp.float64)
-    exponent = jnp.clip(-(1.0 + theta) * y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT)
+    # (What would underflow is nothing below, not the least that is held.)
+    least = -_LARGEST_EXPONENT if side > 0 else -jnp.inf
+    exponent = jnp.clip(-(1.0 + theta) * y, least, _LARGEST_EXPONENT)
     q = jnp.where(y > _FAR, 0.0, law.weights) * jnp.exp(exponent)
     survival = lax.cumsum(q, reverse=True)
     ratio = jnp.exp(jnp.clip(y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     rise = survival[1:] * ratio[:-1] * jnp.expm1(h)
     rise = jnp.concatenate([rise, jnp.zeros((1,), jnp.float64)])
     bound = lax.cumsum(rise, reverse=True) - jnp.where(tau > 0.0, 0.5, 0.0) * rise
-    far = jnp.exp(jnp.clip(-theta * y, -_LARGEST_EXPONENT, 0.0))
+    far = jnp.exp(jnp.clip(-theta * y, least, 0.0))
     far = jnp.sum(jnp.where(y > _FAR, law.weights * far, 0.0))
     ahead = -jnp.log1p(-tau)
     at = y + ahead
@@ -125,6 +127,8 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     target *= 1.0 - side * max(2.0**-36, _allowances.running_sums(size))
     count = jnp.arange(size, dtype=jnp.int32)
     over = bound > target
+    if side < 0:  # nor is what is taken off less than it is
+        over &= -theta * at <= _LARGEST_EXPONENT
     # The first point where the bound is met from there on.
     if side > 0:
         k = jnp.sum(over.astype(jnp.int32))

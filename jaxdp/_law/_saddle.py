@@ -8,14 +8,16 @@ per step (P restricted to finite losses), the tilt for epsilon solves sum n K'(t
 S^2 = sum n K'', whose expectation is (m(theta S) - m((1 + theta) S)) / sqrt(2 pi), m the Mills
 ratio (Lugannani & Rice 1980, to leading order).
 
-Where delta is that of one rare loss far above epsilon, the saddle point overestimates it, for
-the tilted law then is two things, the rest and that loss. So losses beyond a cut c >= epsilon are
-set apart,
+Where delta is that of one rare large loss, the saddle point overestimates it, for the tilted law
+then is two things, the rest and that loss. So losses beyond a cut are set apart,
 
-    delta ~ (the above for the losses up to c) + sum n p (1 - e^{eps - l - mean})_+ + pairs,
+    delta ~ (the above for the losses up to it) + sum n p (1 - e^{-y})_+ + pairs,
 
-the sum over the losses l > c, `mean` that of the rest, `pairs` the chance of two of them. (With a
-cut below epsilon, each such loss counts with 1.) The least over several cuts is taken.
+the sum over the losses l beyond the cut, y = l + mean - epsilon, `mean` that of the rest, smoothed
+as the rest's deviation says, `pairs` the chance of two of them. The least over several cuts is
+taken. The cut may lie far below epsilon: where a single step makes up delta, nothing else gets
+there. For an epsilon at a given delta, the larger one of the rest's and that of one such loss is
+taken: delta is then right to a factor of 2.
 """
 
 from collections.abc import Callable
@@ -41,7 +43,10 @@ _LEAST_LOG_DELTA = -600.0
 _PRECISION = np.log(_TILT_RANGE[1] / _TILT_RANGE[0]) / 2**_BISECTIONS  # of a tilt's log
 # log of how many losses are to be expected beyond a cut: more than log delta, and times log delta.
 _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
-_LARGE_LEVELS = np.array([0.9, 0.7, 0.5])
+_LARGE_LEVELS = np.array([0.85, 0.7, 0.55])
+# A normal law's smoothing of a kink, by that of a logistic one of so many deviations.
+_SOFT = 0.6
+_JUMP_RANGE, _JUMP_BISECTIONS = (1e-10, 1e3), 12
 
 
 class Atoms(NamedTuple):
@@ -239,27 +244,45 @@ def _one_cut(
     expected = jnp.sum(rate, axis=-1)
     pairs = 0.5 * jnp.sum(expected) ** 2
     pairs -= 0.5 * jnp.sum(expected**2 / jnp.maximum(atoms.count, 1.0))
-    shrunk = rate * jnp.exp(-jnp.maximum(atoms.loss, -700.0))
-    cut = jnp.min(jnp.where(rare & (rate > 0.0), atoms.loss, jnp.inf))
 
-    def log_value(theta: jax.Array, law: Tilted, zero: Tilted) -> tuple[jax.Array, ...]:
-        """Where the law is looked at, log delta there, and how at grows with log theta."""
-        at = law.mean if epsilon is None else epsilon
-        shift = zero.mean
-        factor = jnp.exp(jnp.minimum(at - shift, 700.0))
-        jumps = jnp.sum(jnp.maximum(rate - factor * shrunk, 0.0)) + pairs
-        jumps = jnp.where(at <= cut + shift, jumps, jnp.sum(expected))
-        value = jnp.logaddexp(law.exponent + log_tail(theta, law.deviation), jnp.log(jumps))
-        return at, value, theta * law.deviation**2
+    def jumps(at: jax.Array, zero: Tilted) -> jax.Array:
+        """Delta of one such loss beside the rest, which is about normal where it lies."""
+        soft = jnp.maximum(_SOFT * zero.deviation, 1e-12)
+        gap = atoms.loss - (at - zero.mean)
+        beyond = jnp.maximum(gap, 0.0) + soft * jnp.log1p(jnp.exp(-jnp.abs(gap) / soft))
+        return jnp.sum(rate * (1.0 - jnp.exp(-beyond))) + pairs
 
-    if epsilon is None:
-        (theta, found), _ = _bisect(bulk, None, log_value, lambda found: found[1] > log_delta)
-        at, value, growth = found
-        # The rest of the way, by the slope of log delta.
-        at += jnp.clip((value - log_delta) / theta, -_PRECISION * growth, _PRECISION * growth)
-        return jnp.where((value < log_delta + 1.0) | (level == -jnp.inf), at, jnp.inf)
-    theta, laws = tilt_for(bulk, epsilon)
-    return log_value(theta, *laws)[1]
+    if epsilon is not None:
+        theta, (law, zero) = tilt_for(bulk, epsilon)
+        rest = law.exponent + log_tail(theta, law.deviation)
+        return jnp.logaddexp(rest, jnp.log(jumps(epsilon, zero)))
+
+    def value(theta: jax.Array, law: Tilted, zero: Tilted) -> tuple[Tilted, jax.Array, Tilted]:
+        return law, law.exponent + log_tail(theta, law.deviation), zero
+
+    found, before = _bisect(bulk, None, value, lambda found: found[1] > log_delta)
+    zero = found[1][2]
+
+    def onwards(theta: jax.Array, there: tuple[Tilted, jax.Array, Tilted]) -> jax.Array:
+        """The rest of the way, by the slope of log delta: the mean may leap over it."""
+        law, log_value, _ = there
+        change = (log_value - log_delta) / jnp.where(theta > 0.0, theta, 1.0)
+        at = law.mean + jnp.maximum(change, -_PRECISION * theta * law.deviation**2)
+        return jnp.where(theta > 0.0, at, jnp.inf)
+
+    at = jnp.minimum(onwards(*found), onwards(*before))
+    # The rest alone may never get to where one large loss is as rare as delta.
+    delta = jnp.exp(log_delta)
+
+    def halve(_, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        middle = 0.5 * (ends[0] + ends[1])
+        more = jumps(jnp.exp(middle), zero) > delta
+        return jnp.where(more, middle, ends[0]), jnp.where(more, ends[1], middle)
+
+    least = jnp.log(jnp.maximum(at, _JUMP_RANGE[0]))
+    far, _ = lax.fori_loop(0, _JUMP_BISECTIONS, halve, (least, jnp.log(_JUMP_RANGE[1]) + 0.0 * at))
+    at = jnp.where(far > least, jnp.exp(far), at)
+    return jnp.where((pairs < 0.5 * delta) | (level == -jnp.inf), at, jnp.inf)
 
 
 def _scale_and_reach(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -291,10 +314,14 @@ def estimate(
 ) -> tuple[jax.Array, jax.Array]:
     """(epsilon, log delta), one of which is given; not beyond `_LEAST_LOG_DELTA` for an epsilon."""
     if epsilon is None:
-        scale, reach = log_delta, None
+        scale, reach, rare = log_delta, None, log_delta
     else:
         scale, reach = _scale_and_reach(atoms, epsilon)
-    levels = jnp.concatenate([scale + _SMALL_LEVELS, scale * _LARGE_LEVELS])
+        # Of one large loss alone: where that is all there is, the saddle point is far above it.
+        rate = atoms.count[:, None] * jnp.exp(atoms.log_p)
+        alone = jnp.sum(rate * -jnp.expm1(jnp.minimum(epsilon - atoms.loss, 0.0)))
+        rare = jnp.maximum(jnp.log(alone), 2.0 * scale)
+    levels = jnp.concatenate([scale + _SMALL_LEVELS, jnp.minimum(rare, scale) * _LARGE_LEVELS])
     rows = atoms.count.shape[0]
     best = jnp.min(each_of(lambda level: _one_cut(atoms, level, epsilon, scale), levels, rows))
     if epsilon is None:
