@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _answers, _checks, _devices, _x64
+from jaxdp import _answers, _checks, _devices, _numerical_outcomes, _x64
 from jaxdp._mechanisms import Mechanism, _curve
 from jaxdp._methods import Analytic, Method, Renyi
 
@@ -18,6 +18,7 @@ from jaxdp._methods import Analytic, Method, Renyi
 _NUMERICAL_ROWS, _POINT_BYTES, _POINTS = 8, 256, 16384
 _RENYI_ROWS, _RENYI_BYTES = 32, 16 * 2**20
 _ORDER_ROWS, _ORDER_BYTES = 1024, 160 * 2**10
+_OUTCOME_ROWS, _OUTCOME_BYTES = 64, 512  # of enumerated outcomes
 _AVERAGE_ROWS = (8, 256)  # quadratures of averages in the add direction; their power series
 
 
@@ -32,9 +33,12 @@ def chunk_of(
     structure = _answers.structure(m)
     if chunk is not None:
         return _checks.whole_number("chunk", chunk)
+    leaves = jax.tree.leaves((m, argument))
     if isinstance(chosen, Analytic):
-        return None
-    average, leaves = _curve.has_average(structure), jax.tree.leaves((m, argument))
+        outcomes = _numerical_outcomes.number(m)
+        some = outcomes * _OUTCOME_BYTES
+        return _devices.rows_at_a_time(_OUTCOME_ROWS, some, leaves) if outcomes else None
+    average = _curve.has_average(structure)
     if isinstance(chosen, Renyi):
         rows = _AVERAGE_ROWS[0] if average else _RENYI_ROWS
         return _devices.rows_at_a_time(rows, _RENYI_BYTES, leaves)
