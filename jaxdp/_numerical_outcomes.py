@@ -30,7 +30,7 @@ _MOST_STEPS = 32  # each number is a program of its own
 
 def with_outcomes(m: Mechanism, method: Method | None) -> Mechanism:
     """The same mechanism, what is nested in it enumerated, if no method was asked for."""
-    return _enumerated(m) if method is None and _is_nested(m) else m
+    return _enumerated(m) if method is None and _is_meant(m) else m
 
 
 def number(m: Mechanism) -> int:
@@ -57,9 +57,14 @@ def _is_nested(m: Mechanism) -> bool:
     return holds or any(map(_is_nested, inner))
 
 
+def _is_meant(m: Mechanism) -> bool:
+    """Nested, or a composition of different parts: equal ones alone have a lattice of their own."""
+    return isinstance(m, Composed) or _is_nested(m)
+
+
 def _enumerated(m: Mechanism) -> Mechanism:
     """The outcomes of m, or m with those of its parts."""
-    pair = _pair(m) if _is_nested(m) else None
+    pair = _pair(m) if _is_meant(m) else None
     if pair is not None:
         return pair
     if isinstance(m, (Composed, Mixture)):
