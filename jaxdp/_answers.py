@@ -24,6 +24,7 @@ from jaxdp._methods import (
     PosteriorSampling,
     Renyi,
 )
+from jaxdp._noise._outcomes import known
 
 Side = Literal[-1, 0, 1]
 _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
@@ -151,6 +152,7 @@ def log_deltas(
         return worst_of(m, lambda part: log_deltas(part, epsilon, direction, method, sides))
     if isinstance(m, Bracketed):
         return _bracketed_log_deltas(m, epsilon, direction, method, sides)
+    m = known(m)
     chosen = resolve(m, method)
     values = _worst(m, direction, chosen, lambda d: _capped(m, epsilon, d, chosen, sides))
     return tuple(jnp.where(m._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
@@ -329,6 +331,7 @@ def epsilons(
         return worst_of(m, lambda part: epsilons(part, delta, direction, method, sides))
     if isinstance(m, Bracketed):
         return _bracketed_epsilons(m, delta, direction, method, sides)
+    m = known(m)
     chosen = resolve(m, method)
     pure = delta == 0.0
     log_target = jnp.log(jnp.where(pure, 0.5, delta))

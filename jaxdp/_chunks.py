@@ -18,7 +18,7 @@ from jaxdp._methods import Analytic, Method, Renyi
 _NUMERICAL_ROWS, _POINT_BYTES, _POINTS = 8, 256, 16384
 _RENYI_ROWS, _RENYI_BYTES = 32, 16 * 2**20
 _ORDER_ROWS, _ORDER_BYTES = 1024, 160 * 2**10
-_OUTCOME_ROWS, _OUTCOME_BYTES = 64, 512  # of enumerated outcomes
+_OUTCOME_ROWS, _OUTCOME_BYTES = 64, 2048  # of an enumerated outcome
 _AVERAGE_ROWS = (8, 256)  # quadratures of averages in the add direction; their power series
 
 

@@ -104,7 +104,7 @@ def _pair(m: Mechanism) -> FiniteFamily | None:
     if isinstance(m, FiniteFamily):
         return m
     if isinstance(m, RandomizedResponse):
-        return _outcomes.Response(m.epsilon, 0.0)
+        return _outcomes.Response(m.epsilon)
     if isinstance(m, ApproximateDP):
         return _outcomes.Response(m.epsilon, m.delta)
     if isinstance(m, Repeated):

@@ -28,7 +28,8 @@ from jax.typing import ArrayLike
 from jaxdp import _divergences, _special
 from jaxdp import _special_subnormal as subnormal
 from jaxdp._divergences import SLACK
-from jaxdp._mechanisms import Direction, mechanism
+from jaxdp._mechanisms import Direction, Mechanism, mechanism
+from jaxdp._mechanisms._base import Masses
 from jaxdp._noise import _atoms
 from jaxdp._noise._finite_pairs import FiniteFamily, first_largest
 from jaxdp._special import log1p
@@ -38,7 +39,7 @@ _MOST_NUMBERS = 2**17  # of a table of counts
 
 
 class Law(NamedTuple):
-    """Outcomes (N,): logarithms of masses, losses (0 where a mass is none), and bounds of errors."""
+    """Outcomes (N,): logarithms of masses, losses (0 where a mass is none), bounds of errors."""
 
     log_p: jax.Array
     log_q: jax.Array
@@ -74,7 +75,7 @@ def is_small(count: int, outcomes: int) -> bool:
 
 @functools.cache
 def _counted(count: int, outcomes: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often each outcome occurs in so many draws, (N, k), and the log number of orders, (N,)."""
+    """How often each outcome occurs in so many draws, (N, k), and log numbers of orders, (N,)."""
     rows = [[]]
     left = [count]
     for i in range(outcomes - 1, -1, -1):
@@ -139,9 +140,12 @@ class Outcomes(FiniteFamily):
         return lax.stop_gradient(jnp.max(law.error) + jnp.max(law.off))
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._masses_function()(lo, hi)
+
+    def _masses_function(self) -> Masses:
         law = self._law()
         log_p, log_q = (jnp.where(law.both, x, -jnp.inf) for x in (law.log_p, law.log_q))
-        return _atoms.interval_log_masses(lo, hi, law.loss, log_q, log_p)
+        return lambda lo, hi: _atoms.interval_log_masses(lo, hi, law.loss, log_q, log_p)
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
         """Sum of p (1 - e^{epsilon - loss}), each factor moved by what it may be off."""
@@ -163,33 +167,64 @@ class Outcomes(FiniteFamily):
 
 
 @mechanism
-class Response(Outcomes):
-    """Randomised response that reveals its input with probability delta."""
+class Known(Outcomes):
+    """Outcomes that are computed already; `inside` says whether the parameters were valid."""
 
-    epsilon: ArrayLike
-    delta: ArrayLike
+    law: Law
+    inside: Any
+
+    _core_ndims: ClassVar = {"law": 1}
 
     def _parts(self) -> tuple[FiniteFamily, ...]:
         return ()
 
     def _in_domain(self) -> jax.Array:
-        return (
-            (self.epsilon > 0.0) & jnp.isfinite(self.epsilon) & (self.delta >= 0) & (self.delta < 1)
-        )
+        return self.inside
 
     def _outcomes(self) -> int:
-        return 4
+        return self.law.loss.shape[-1]
 
     def _law(self) -> Law:
-        loss, log_q = _divergences.randomized_response_nodes(self.epsilon)
-        rest = log1p(-jnp.asarray(self.delta, jnp.float64))
-        fails, none = subnormal.log_positive(self.delta)[None], jnp.full((1,), -jnp.inf)
-        log_q = jnp.concatenate([log_q + rest, none, fails])
-        # (The reversed order of the same two masses: those of P.)
-        log_p = jnp.concatenate([log_q[1::-1], fails, none])
-        loss = jnp.concatenate([loss, jnp.zeros((2,))])
-        error = SLACK * (8.0 * jnp.maximum(_size(log_p), _size(log_q)) + 8.0)
-        return Law(log_p, log_q, loss, error, jnp.zeros((4,)))
+        return self.law
+
+
+def known(m: Mechanism) -> Mechanism:
+    """m, its outcomes computed once if it enumerates them: what asks often holds no copies of it.
+
+    Only inside the island.
+    """
+    return Known(m._law(), m._in_domain()) if isinstance(m, Outcomes) else m
+
+
+@mechanism
+class Response(Outcomes):
+    """Randomised response that reveals its input with probability delta; None: which never does."""
+
+    epsilon: ArrayLike
+    delta: ArrayLike | None = None
+
+    def _parts(self) -> tuple[FiniteFamily, ...]:
+        return ()
+
+    def _in_domain(self) -> jax.Array:
+        inside = (jnp.asarray(self.epsilon) > 0.0) & jnp.isfinite(jnp.asarray(self.epsilon))
+        delta = 0.0 if self.delta is None else jnp.asarray(self.delta)
+        return inside & (delta >= 0.0) & (delta < 1.0)
+
+    def _outcomes(self) -> int:
+        return 2 if self.delta is None else 4
+
+    def _law(self) -> Law:
+        loss, log_q = _divergences.randomized_response_nodes(jnp.asarray(self.epsilon, jnp.float64))
+        log_p = log_q[::-1]  # the same two masses
+        if self.delta is not None:
+            rest = log1p(-jnp.asarray(self.delta, jnp.float64))
+            fails, none = subnormal.log_positive(self.delta)[None], jnp.full((1,), -jnp.inf)
+            log_p = jnp.concatenate([log_p + rest, fails, none])
+            log_q = jnp.concatenate([log_q + rest, none, fails])
+            loss = jnp.concatenate([loss, jnp.zeros((2,))])
+        error = SLACK * (8.0 * (_size(log_p) + _size(log_q)) + 8.0)
+        return Law(log_p, log_q, loss, error, jnp.zeros_like(loss))
 
 
 @mechanism
@@ -219,7 +254,9 @@ class Thinned(Outcomes):
         loss = jnp.where(law.both, loss, jnp.where(used, _finite(log_rest), 0.0))
         # A loss near 0 is off by its slope, q e^L / (1 - q + q e^L), times the inner one's off.
         slope = jnp.exp(jnp.minimum(log_rate + law.loss - loss, 0.0)) * (1.0 + 1e-9)
-        off = slope * (1.0 + 2.0 * law.off) * law.off + 16.0 * SLACK * (jnp.abs(loss) + slope * jnp.abs(law.loss))
+        off = slope * (1.0 + 2.0 * law.off) * law.off + 16.0 * SLACK * (
+            jnp.abs(loss) + slope * jnp.abs(law.loss)
+        )
         off = jnp.where(used, lax.stop_gradient(off), 0.0)
         sizes = _size(law.log_p) + _size(law.log_q) + _size(log_rate) + _size(log_rest)
         error = law.error + SLACK * (8.0 * (sizes + _size(log_p)) + 8.0)
