@@ -26,6 +26,7 @@ from jaxdp._noise import _outcomes
 from jaxdp._noise._finite_pairs import FiniteFamily
 
 _MOST_STEPS = 32  # each number is a program of its own
+_MOST_PARTS = 8  # of a plain composition
 
 
 def with_outcomes(m: Mechanism, method: Method | None) -> Mechanism:
@@ -58,8 +59,8 @@ def _is_nested(m: Mechanism) -> bool:
 
 
 def _is_meant(m: Mechanism) -> bool:
-    """Nested, or a composition of different parts: equal ones alone have a lattice of their own."""
-    return isinstance(m, Composed) or _is_nested(m)
+    """Nested, or a few parts composed: equal ones alone have a lattice of their own."""
+    return (isinstance(m, Composed) and len(m.mechanisms) <= _MOST_PARTS) or _is_nested(m)
 
 
 def _enumerated(m: Mechanism) -> Mechanism:

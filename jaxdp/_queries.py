@@ -34,7 +34,7 @@ def _query(
     _checks.check_choice("direction", direction, _DIRECTIONS)
     check_method(method)
     _checks.check(*argument)
-    m = with_outcomes(with_schedules(m), method)
+    m = with_schedules(with_outcomes(m, method))
     return _x64.evaluate(
         function,
         m,
@@ -360,7 +360,7 @@ def tradeoff(
     require_mechanism("m", m, whole=True)
     check_method(method)
     _checks.check("fpr", fpr, _checks.PROBABILITY)
-    m = with_outcomes(with_schedules(m), method)
+    m = with_schedules(with_outcomes(m, method))
     chosen = _answers.resolve(m, method)
     chunk = _chunks.chunk_of(m, chosen, fpr, chunk)
     options: Any = {"rounding": "down", "chunk": chunk, "quick": True, "method": chosen}

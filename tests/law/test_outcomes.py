@@ -61,33 +61,30 @@ def test_every_operation_against_enumeration(direction):
     assert low <= high
 
 
-def test_random_structures_against_enumeration():
+def test_a_random_structure_against_enumeration():
     """A slice of the benchmark: no violation, and brackets as narrow as rounding allows."""
     rng = np.random.default_rng(26)
-    for depth in (4, 3):
-        m, laws, name = nesting.structure(rng, depth, 6)
-        assert number(with_outcomes(m, None)), name
-        violations, widths = nesting.ask(m, laws, 10.0 ** rng.uniform(-4.0, -1.0, 6))
-        assert not violations, name
-        assert max(widths) < 1e-8, name
+    m, laws, name = nesting.structure(rng, 4, 6)
+    assert number(with_outcomes(m, None)) > 200, name
+    violations, widths = nesting.ask(m, laws, 10.0 ** rng.uniform(-4.0, -1.0, 6))
+    assert not violations, name
+    assert max(widths) < 1e-8, name
 
 
 def test_transforms_and_slopes():
-    """Parameters traced, counts known: as without, in float32 above, slopes as differences."""
+    """Parameters traced, counts known: as without, above in float32, slopes as differences."""
 
     def epsilon(x):
         return jaxdp.epsilon(_everything(x[0], jax.numpy.stack([x[1], 1.0 - x[1]])), DELTA)
 
-    at = np.array([RATE, WEIGHTS[0]])
-    value, slopes = jax.jit(jax.value_and_grad(epsilon))(at)
-    step = np.diag([1e-5, 1e-5])
-    ends = jax.vmap(epsilon)(np.concatenate([at + step, at - step]))
-    np.testing.assert_allclose(slopes, (ends[:2] - ends[2:]) / 2e-5, rtol=1e-5)
-    np.testing.assert_allclose(value, jaxdp.epsilon(_everything(), DELTA), rtol=1e-12)
+    at, step = np.array([RATE, WEIGHTS[0]]), np.diag([1e-5, 1e-5])
+    rows = np.concatenate([at[None], at + step, at - step])
+    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(epsilon)))(rows)
+    np.testing.assert_allclose(slopes[0], (values[1:3] - values[3:]) / 2e-5, rtol=1e-5)
     with jax.enable_x64(False):
         single = jaxdp.epsilon(_everything(), DELTA)
     assert single.dtype == np.float32
-    assert value <= float(single) <= value * (1 + 1e-6)
+    assert values[0] <= float(single) <= values[0] * (1 + 1e-6)
 
 
 def test_what_is_enumerated():
