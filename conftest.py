@@ -14,9 +14,10 @@ if importlib.util.find_spec("jax_privacy") is None:
 if importlib.util.find_spec("opacus") is None:
     collect_ignore.append("jaxdp/interop/_opacus.py")
 
-# Nearly all the suite's time is compilation, which XLA's older emitters do in half the time (their
-# programs are a third slower). With XLA_FLAGS set, if only to nothing, the suite runs as users do.
-_QUICK = "--xla_cpu_use_fusion_emitters=false"
+# Nearly all the suite's time is compilation, which XLA's older emitters do in half the time, and
+# in a quarter where LLVM optimises nothing (such programs are a few times slower). With XLA_FLAGS
+# set, if only to nothing, the suite runs as users do.
+_QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
 
 
 def _compiles_with(flags: str) -> bool:

@@ -1,10 +1,11 @@
 """Where a computation runs: how it is compiled there, and how much of it at a time.
 
 What a concrete call compiles first on a CPU is compiled quickly, with fewer optimisations: a fresh
-process has its first answer in half the time (DP-SGD: 5.1 instead of 10.9 CPU seconds, import
-included), and each of these answers takes twice as long (11 instead of 6 milliseconds). From
-`_QUICK_ROWS` evaluations of one program on it is compiled once more, in full. Both are the same
-program with the same allowances for rounding: answers agree to rounding, not to the last bit.
+process has its first answer in a quarter of the time (DP-SGD: 2.3 instead of 7.9 CPU seconds), and
+each of these answers takes some five times as long (28 instead of 6 milliseconds). From
+`_QUICK_ROWS` evaluations of one program on, when they have cost about as much as it saved, it is
+compiled once more, in full. All are the same program with the same allowances for rounding: answers
+agree to rounding, not to the last bit.
 """
 
 import functools
@@ -16,12 +17,13 @@ import jax
 import numpy as np
 from jax.extend.core import get_opaque_trace_state, take_current_trace
 
-# XLA's newer emitters take half the time, LLVM's optimisations much of the rest. (At level 0 the
-# first answer takes a quarter of the time, but bounds below, though valid, are ten times as wide.)
-# An option that this jaxlib does not know is left out.
+# XLA's newer emitters take half the time, LLVM's optimisations much of the rest: a batch of many
+# rows has the first level of them, a call of few has none. An option that this jaxlib does not know
+# is left out.
 QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
-# Evaluations of one program, a row of a batch each, that are run with fewer optimisations: so many
-# cost less than compiling in full does (DP-SGD 1.3 of 5.5 s, its calibration 3.8 of 12 s).
+QUICKEST_OPTIONS = {**QUICK_OPTIONS, "xla_backend_optimization_level": 0}
+_QUICKEST_ROWS = 32  # of one call
+# Evaluations of one program, a row of a batch each, that are run with fewer optimisations.
 _QUICK_ROWS = 256
 
 # Of an accelerator's memory, what a query may take for the rows that it computes at a time.
@@ -44,8 +46,9 @@ class Program:
 
     def __call__(self, leaves: Sequence[Any], batch: tuple[int, ...]) -> Any:
         """Run on concrete leaves, whose batch has this shape."""
-        if self._is_quick(leaves, math.prod(batch)):
-            return _run_quickly(self._function, list(leaves))
+        rows = math.prod(batch)
+        if self._is_quick(leaves, rows):
+            return _run_quickly(self._function, list(leaves), rows)
         return self._full(list(leaves))
 
     def _is_quick(self, leaves: Sequence[Any], rows: int) -> bool:
@@ -60,15 +63,15 @@ class Program:
         return done <= _QUICK_ROWS
 
 
-def _run_quickly(function: Callable[..., Any], leaves: list[Any]) -> Any:
-    options = _known_options()
+def _run_quickly(function: Callable[..., Any], leaves: list[Any], rows: int) -> Any:
+    options = _known_options(rows)
     try:
         return _quick(function, options)(leaves)
     except jax.errors.JaxRuntimeError:
         _check_options(options)
-        if _known_options() == options:
+        if _known_options(rows) == options:
             raise
-        return _run_quickly(function, leaves)
+        return _run_quickly(function, leaves, rows)
 
 
 _Options = tuple[tuple[str, bool | int], ...]
@@ -80,8 +83,9 @@ def _quick(function: Callable[..., Any], options: _Options) -> Callable[..., Any
     return jax.jit(function, compiler_options=dict(options))
 
 
-def _known_options() -> _Options:
-    return tuple(o for o in QUICK_OPTIONS.items() if o[0] not in _unknown_options)
+def _known_options(rows: int) -> _Options:
+    options = QUICKEST_OPTIONS if rows <= _QUICKEST_ROWS else QUICK_OPTIONS
+    return tuple(o for o in options.items() if o[0] not in _unknown_options)
 
 
 def _check_options(options: _Options) -> None:

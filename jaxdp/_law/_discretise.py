@@ -95,6 +95,9 @@ _SWEEPS = 24
 _MUCH, _SHARE = 0.5, 1e-3  # of a curve, that E may not take; of a mass, next to nothing
 _ROUNDED = 2.0**-30  # of E, what rounding might take for it
 _NOISE = 2.0**-49  # of a difference of masses, relative to them
+# A compiler may work a number out once for each use, and round each otherwise (fused multiply-adds,
+# say): E >= s is asked with 64 u to spare, of the thousands by which s was made larger before.
+_TWICE = 1.0 + 2.0**-47
 
 
 class Cells(NamedTuple):
@@ -218,10 +221,12 @@ def lower_measure(
     load = jnp.concatenate([to_left, zero]) + jnp.concatenate([zero, to_right])
     raised = _relax(*lax.stop_gradient((lowering, load, step, is_put | is_call | at_lead)))
     lowering += lax.stop_gradient(jnp.minimum(raised, call) - lowering)
-    shown = (lowering[:-1] >= sag) & (lowering[1:] >= sag)
+    # (What is compared may have been worked out twice, and rounded otherwise: see `_TWICE`.)
+    left, right = lowering[:-1] * _TWICE, lowering[1:] * _TWICE
+    shown = (left >= sag) & (right >= sag)
     shown |= (is_put[:-1] & is_put[1:]) | (is_call[:-1] & is_call[1:])
-    shown |= (ends | steep) & (lowering[:-1] >= to_end)
-    shown |= leads & (lowering[:-1] <= 0.0) & (lowering[1:] >= lead_put)
+    shown |= (ends | steep) & (left >= to_end)
+    shown |= leads & (left <= 0.0) & (right >= lead_put)
     survival += (lowering[1:] - lowering[:-1]) / jnp.where(some, step, 1.0)
     survival = jnp.maximum(jnp.where(shown, survival, jnp.minimum(survival, above)), 0.0)
     # A cell without width repeats its left neighbour. Where phi has ended, no rounding is left.
