@@ -28,7 +28,7 @@ from jaxdp._noise._outcomes import known
 
 Side = Literal[-1, 0, 1]
 _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
-_UNSURE = 2.0**-44  # of a log probability of failure
+_UNSURE = 2.0**-36  # of a log probability of failure: a sum over enumerated outcomes at most
 
 
 def structure(m: Mechanism) -> Mechanism:

@@ -323,7 +323,7 @@ def plan(
 
     query = _first_query(common, total, log_delta, s)
     tilts = jnp.zeros((_STEPS_OF_TILTS.size,))
-    nothing = AveragePlan(*[jnp.float64(0.0)] * 9, tilts)
+    nothing = AveragePlan(*(jnp.float64(0.0) for _ in AveragePlan._fields))._replace(tilts=tilts)
     _, chosen = lax.fori_loop(0, _ROUNDS + 1, again, (query, nothing))
     # The law below collapses its low end: at least so far that it holds a third of the mass up to
     # one lattice step further on.

@@ -134,6 +134,13 @@ class Outcomes(FiniteFamily):
         low = -first_largest(jnp.where(law.both, off - law.loss, -jnp.inf))
         return low, first_largest(jnp.where(law.both, law.loss + off, -jnp.inf))
 
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        """Rounded up by what masses are off, or a delta below it would be thought to be met."""
+        law = self._law()
+        mass, other = (law.log_p, law.log_q) if direction == "remove" else (law.log_q, law.log_p)
+        rounding = lax.stop_gradient(law.error) + SLACK * (8.0 + mass.shape[0])
+        return _special.logsumexp(jnp.where(other > -jnp.inf, -jnp.inf, mass + rounding))
+
     def _mass_error(self) -> jax.Array:
         """Of masses, and of losses, as if these were the masses'."""
         law = self._law()
@@ -251,7 +258,8 @@ class Thinned(Outcomes):
         used = (law.log_q > -jnp.inf) & (log_p > -jnp.inf)
         # Without P, X is 1 - q; a loss that is off moves by as much at most.
         loss = _divergences.sampled_loss(jnp.where(law.both, law.loss, 0.0), q)
-        loss = jnp.where(law.both, loss, jnp.where(used, _finite(log_rest), 0.0))
+        without = log1p(-jnp.where(q < 1.0, q, 0.5))
+        loss = jnp.where(law.both, loss, jnp.where(used, without, 0.0))
         # A loss near 0 is off by its slope, q e^L / (1 - q + q e^L), times the inner one's off.
         slope = jnp.exp(jnp.minimum(log_rate + law.loss - loss, 0.0)) * (1.0 + 1e-9)
         off = slope * (1.0 + 2.0 * law.off) * law.off + 16.0 * SLACK * (
