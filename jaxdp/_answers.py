@@ -343,7 +343,7 @@ def epsilons(
         most = _curve.largest_loss(m, d)
         if isinstance(chosen, Analytic) and isinstance(m, Base):
             most = jnp.where(m._failure(d) <= delta, _curve.end(m, d)[0], most)
-        return tuple(jnp.minimum(e, most) for e in found)
+        return tuple(jnp.maximum(jnp.minimum(e, most), 0.0) for e in found)
 
     values = _worst(m, direction, chosen, one)
     least = max_loss(m, direction)

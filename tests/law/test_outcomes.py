@@ -87,6 +87,12 @@ def test_transforms_and_slopes():
     assert values[0] <= float(single) <= values[0] * (1 + 1e-6)
 
 
+def test_no_epsilon_is_negative():
+    """Breaks when the largest finite loss, below 0 beside a failure, is taken for an epsilon."""
+    pair = jaxdp.FinitePair([0.3, 0.7], [0.0, 1.0])
+    assert jaxdp.epsilon_bounds(pair, 0.5, direction="remove") == (0.0, 0.0)
+
+
 def test_what_is_enumerated():
     """Few outcomes and known counts: else, and where a method is asked for, laws are tabulated."""
     pair = jaxdp.FinitePair([0.6, 0.4], [0.5, 0.5])
