@@ -16,6 +16,7 @@ from jaxdp import _checks, _divergences, _numerical
 from jaxdp._law import Bounds, Sides
 from jaxdp._mechanisms import Bracketed, Direction, Mechanism, _curve
 from jaxdp._methods import Analytic, Method, Numerical, Renyi
+from jaxdp._noise._outcomes import known
 
 # Without a method the first of these that supports a mechanism answers for it.
 _BY_DEFAULT = Analytic(), Numerical(), Renyi()
@@ -93,6 +94,7 @@ def log_deltas(
                     direction, functools.partial(bracketed._least_log_delta, epsilon)
                 ),
             )
+        part = known(part)
         values = resolve(part, method)._log_delta(part, epsilon, direction, sides)
         return tuple(jnp.where(part._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
 
@@ -209,6 +211,7 @@ def epsilons(
                 sides,
                 tests,
             )
+        part = known(part)
         values = resolve(part, method)._epsilon(part, positive, direction, sides)
         least = max_loss(part, direction)
         inside = part._in_domain() & _checks.DELTA.contains(delta)

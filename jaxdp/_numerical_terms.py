@@ -6,7 +6,6 @@ and is then one step like any other. Averages are right in one direction only, w
 the program is traced: tables that hold one, too.
 """
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -103,16 +102,16 @@ def terms_of(m: Mechanism, tables: Tables | None = None) -> _law.Terms:
 def _averaged(block: Average, count: ArrayLike, tables: Tables) -> _law.Term:
     """An average as one of the terms of a table, right in the direction of the tables."""
     assert tables.direction is not None
-    a_term = functools.partial(as_term, tables)
+    step = as_term(tables, _numerical_average.step_of(block), 1.0)  # once: it may hold tables
     # Where X is small (add), an outer law is made of many steps, each of them next to its mean.
     aim = jnp.float64(_NEAR)
     if tables.direction == "remove":
         aim = tables.log_floor + TABLE_FLOOR - _AVERAGE_ROOM
-        aim = jnp.maximum(aim, _log_top(a_term(_numerical_average.step_of(block), 1.0), block))
+        aim = jnp.maximum(aim, _log_top(step, block))
     return _numerical_average.averaged(
         block,
         count,
-        a_term,
+        lambda *_: step,
         aim,
         tables.direction,
         tables.side,

@@ -15,6 +15,7 @@ from jaxdp import _answers, _checks, _chunks, _divergences, _tradeoff, _x64
 from jaxdp._mechanisms import Mechanism, _curve, require_mechanism
 from jaxdp._mechanisms._schedule import with_schedules
 from jaxdp._methods import Method, check_method
+from jaxdp._numerical_outcomes import with_outcomes
 
 Directions = Literal["remove", "add", "both"]
 _DIRECTIONS = ("remove", "add", "both")
@@ -33,7 +34,7 @@ def _query(
     _checks.check_choice("direction", direction, _DIRECTIONS)
     check_method(method)
     _checks.check(*argument)
-    m = with_schedules(m)
+    m = with_schedules(with_outcomes(m, method))
     return _x64.evaluate(
         function,
         m,
@@ -359,7 +360,7 @@ def tradeoff(
     require_mechanism("m", m, whole=True)
     check_method(method)
     _checks.check("fpr", fpr, _checks.PROBABILITY)
-    m = with_schedules(m)
+    m = with_schedules(with_outcomes(m, method))
     chosen = _answers.resolve(m, method)
     chunk = _chunks.chunk_of(m, chosen, fpr, chunk)
     options: Any = {"rounding": "down", "chunk": chunk, "quick": True, "method": chosen}

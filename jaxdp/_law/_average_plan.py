@@ -120,7 +120,7 @@ class _Choice(NamedTuple):
     short: jax.Array
 
 
-def _at(common: _Choice, query: _Query, s: int, points: int) -> AveragePlan:
+def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePlan:
     """The tilt, of those tried, that needs the smallest window to answer the query."""
     atoms, lowest, highest, steps, whole, typical, *_ = common
     if s > 0 and not whole:
@@ -314,12 +314,17 @@ def plan(
     short = shortfall(atoms, steps) if s > 0 and not whole else jnp.float64(0.0)
     common = _Choice(atoms, low, largest, steps, whole, typical, others, short)
 
-    def again(_, query: _Query) -> _Query:
-        return _read(common, query, _at(common, query, s, _SIZE), total is not None, s)
+    def again(i: jax.Array, state: tuple[_Query, AveragePlan]) -> tuple[_Query, AveragePlan]:
+        """The last round, which reads nothing, is of the size asked for: one program for all."""
+        query, last = state[0], i == _ROUNDS
+        chosen = _at(common, query, s, jnp.where(last, float(size), float(_SIZE)))
+        read = _read(common, query, chosen, total is not None, s)
+        return jax.tree.map(lambda a, b: jnp.where(last, a, b), query, read), chosen
 
     query = _first_query(common, total, log_delta, s)
-    query = lax.fori_loop(0, _ROUNDS, again, query)
-    chosen = _at(common, query, s, size)
+    tilts = jnp.zeros((_STEPS_OF_TILTS.size,))
+    nothing = AveragePlan(*(jnp.float64(0.0) for _ in AveragePlan._fields))._replace(tilts=tilts)
+    _, chosen = lax.fori_loop(0, _ROUNDS + 1, again, (query, nothing))
     # The law below collapses its low end: at least so far that it holds a third of the mass up to
     # one lattice step further on.
     mass = jnp.cumsum(jnp.exp(atoms.log_q))

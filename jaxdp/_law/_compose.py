@@ -155,11 +155,12 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
 def _log_tau(through: jax.Array, side: int, number: int) -> jax.Array:
     """log of the P-mass at infinity, from the log of the mass that never got there.
 
-    That is a sum of so many terms: the mass is on the safe side.
+    That is a sum of so many terms: the mass is on the safe side. (A step's own failure may be
+    rounded up by as much as is taken off below.)
     """
     some = through < 0.0
     value = jnp.where(some, jnp.log(-jnp.expm1(jnp.where(some, through, -1.0))), -jnp.inf)
-    return value + side * _allowances.failure(value, number)
+    return value + side * _allowances.failure(value, number) - (2.0**-40 if side < 0 else 0.0)
 
 
 def left_out(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:

@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _divergences, _roots
+from jaxdp import _devices, _divergences, _numerical_outcomes, _roots
 from jaxdp._law import Bounds, Sides
 from jaxdp._mechanisms import Direction, Mechanism, _curve
 from jaxdp._methods._base import Method
 
 _ROOT_TOLERANCE = (1e-12, 1e-14)  # relative, absolute
-_UNSURE = 2.0**-44  # of a log probability of failure
+_UNSURE = 2.0**-36  # of a log probability of failure: a sum over enumerated outcomes at most
+_ROWS, _OUTCOME_BYTES = 64, 2048  # at a time on a CPU, of enumerated outcomes, and of one of these
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Analytic(Method):
         return None if _curve.is_exact(m) else "this mechanism has no closed form"
 
     def _chunk(self, m: Mechanism, leaves: Sequence[Any]) -> int | None:
-        return None
+        bytes_of_all = _numerical_outcomes.number(m) * _OUTCOME_BYTES
+        return _devices.rows_at_a_time(_ROWS, bytes_of_all, leaves) if bytes_of_all else None
 
     def _log_delta(self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: Sides) -> Bounds:
         def one(d: Direction) -> Bounds:
@@ -50,7 +52,7 @@ class Analytic(Method):
             most = jnp.where(
                 step._failure(d) <= delta, _curve.end(m, d)[0], _curve.largest_loss(m, d)
             )
-            return tuple(jnp.minimum(e, most) for e in found)
+            return tuple(jnp.maximum(jnp.minimum(e, most), 0.0) for e in found)
 
         return _curve.worst(m, direction, one)
 

@@ -68,17 +68,21 @@ class FiniteFamily(Base):
     def _outcomes(self) -> int:
         """How many outcomes there are."""
 
+    def _losses(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        """log P and log Q, and the loss and log Q of the outcomes that have a finite loss."""
+        log_p, log_q = self._logs()
+        return log_p, log_q, *_finite_loss(log_p, log_q)
+
     def _in_domain(self) -> jax.Array:
         log_p, log_q = self._logs()
         return ~jnp.any(jnp.isnan(log_p) | jnp.isnan(log_q))
 
     def _rate(self, s: jax.Array) -> jax.Array:
-        log_p, log_q = self._logs()
-        return _pair_rate(*_finite_loss(log_p, log_q), log_p, log_q, s)
+        log_p, log_q, loss, weight = self._losses()
+        return _pair_rate(loss, weight, log_p, log_q, s)
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
-        log_p, log_q = self._logs()
-        loss, both = _finite_loss(log_p, log_q)
+        log_p, log_q, loss, both = self._losses()
         # of the loss itself, for at small q all digits are in its distance from 0; without P, 1 - q
         thinned = q < 1.0
         absent = log1p(-jnp.where(thinned, q, 0.5))

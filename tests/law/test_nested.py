@@ -45,7 +45,7 @@ def test_finite_pairs_against_enumeration(direction):
     rates = np.repeat([0.02, 0.2, 0.9], 4)
     epsilons = np.tile([-0.3, 0.0, 0.2, 0.9], 3)
     run = _run(first, second, rates, COUNT)
-    low, high = jaxdp.delta_bounds(run, epsilons, direction=direction)
+    low, high = jaxdp.delta_bounds(run, epsilons, direction=direction, method=jaxdp.Numerical())
     p, q = zip(first, second, strict=True)
     truth = [
         _enumerated(p, q, r, COUNT, e, direction) for r, e in zip(rates, epsilons, strict=True)
@@ -74,7 +74,7 @@ def test_an_allocation_within_an_allocation_against_enumeration(direction):
         p, q = q, p
     epsilons = np.array([-0.3, 0.0, 0.3, 0.7])
     truth = np.array([np.maximum(p - np.exp(e) * q, 0.0).sum() for e in epsilons])
-    low, high = jaxdp.delta_bounds(run, epsilons, direction=direction)
+    low, high = jaxdp.delta_bounds(run, epsilons, direction=direction, method=jaxdp.Numerical())
     assert np.all(low <= truth * (1.0 + 1e-12))
     assert np.all(high >= truth * (1.0 - 1e-12))
     assert np.all(high <= truth * 1.05)
