@@ -22,7 +22,7 @@ from jaxdp._mechanisms import (
     Repeated,
 )
 from jaxdp._methods._base import Method
-from jaxdp._noise import _outcomes
+from jaxdp._noise import _outcome_laws, _outcomes
 from jaxdp._noise._finite_pairs import FiniteFamily
 
 _MOST_STEPS = 32  # each number is a program of its own
@@ -121,7 +121,7 @@ def _pair(m: Mechanism) -> FiniteFamily | None:
     if isinstance(m, Composed):
         return _composed(inner)
     if isinstance(m, Mixture):
-        few = sum(pair._outcomes() for pair in inner) <= _outcomes.MOST
+        few = sum(pair._outcomes() for pair in inner) <= _outcome_laws.MOST
         return _outcomes.Labelled(tuple(inner), m.weights) if few else None
     if isinstance(m, PoissonSampled):
         return _outcomes.Thinned(inner[0], m.sampling_probability)
@@ -132,7 +132,7 @@ def _chosen(m: RandomAllocation, inner: FiniteFamily) -> FiniteFamily | None:
     steps, epochs = (_count(name, getattr(m, name)) for name in ("num_steps", "num_epochs"))
     if steps is None or epochs is None or _count("num_selected", m.num_selected) != 1:
         return None
-    if not _outcomes.is_small(steps, inner._outcomes()):
+    if not _outcome_laws.is_small(steps, inner._outcomes()):
         return None
     return _power(_outcomes.Chosen(inner, steps), epochs)
 
@@ -148,8 +148,8 @@ def _composed(pairs: list[FiniteFamily]) -> FiniteFamily | None:
         product = isinstance(pair, _outcomes.Product)
         for part, n in zip(pair.pairs, pair.counts, strict=True) if product else [(pair, 1)]:
             counts[part] = counts.get(part, 0) + n
-    small = all(_outcomes.is_small(n, pair._outcomes()) for pair, n in counts.items())
+    small = all(_outcome_laws.is_small(n, pair._outcomes()) for pair, n in counts.items())
     if not small:
         return None
     whole = _outcomes.Product(tuple(counts), tuple(counts.values()))
-    return whole if whole._outcomes() <= _outcomes.MOST else None
+    return whole if whole._outcomes() <= _outcome_laws.MOST else None

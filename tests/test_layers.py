@@ -165,6 +165,7 @@ ASKED = {
     "jaxdp._methods._poisson": 4,
     "jaxdp._numerical_average": 7,
     "jaxdp._numerical_guess": 4,
+    "jaxdp._numerical_outcomes": 24,  # which classes are enumerated by which
     "jaxdp._numerical_range": 6,
     "jaxdp._numerical_terms": 6,
     "jaxdp._privacy_loss_build": 1,

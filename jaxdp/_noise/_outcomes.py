@@ -5,19 +5,14 @@ have few outcomes nothing is tabulated: every outcome keeps its masses and its l
 differ in the order of equal draws alone are one, the draws counted: t draws of k outcomes have
 C(t + k - 1, k - 1). Counts are static here, for they are sizes.
 
-Rounding. With each outcome go bounds: `error`, relative, of its masses (absolute, of their
-logarithms), and `off`, absolute, of its loss. The loss is carried by itself, since next to 0 it
-has digits that a difference of logarithms has not. Each operation adds what its inputs are off by
-(times the count; of a sum of positive terms the largest) and a few u = 2^-53 of the numbers that it
-adds: a sum of m numbers is off by m u of the sum of their magnitudes, a logarithm or an exponential
-by 4 u.
+Errors of rounding: `_outcome_laws`.
 """
 
 import abc
 import dataclasses
 import functools
 import math
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,63 +27,8 @@ from jaxdp._mechanisms import Direction, Mechanism, mechanism
 from jaxdp._mechanisms._base import Masses
 from jaxdp._noise import _atoms
 from jaxdp._noise._finite_pairs import FiniteFamily, first_largest
+from jaxdp._noise._outcome_laws import Law, counted, draws, finite, power, product, size
 from jaxdp._special import log1p
-
-MOST = 8192  # outcomes
-_MOST_NUMBERS = 2**17  # of a table of counts
-
-
-class Law(NamedTuple):
-    """Outcomes (N,): logarithms of masses, losses (0 where a mass is none), bounds of errors."""
-
-    log_p: jax.Array
-    log_q: jax.Array
-    loss: jax.Array
-    error: jax.Array
-    off: jax.Array
-
-    @property
-    def both(self) -> jax.Array:
-        """Which have a finite loss."""
-        return (self.log_p > -jnp.inf) & (self.log_q > -jnp.inf)
-
-
-def _size(x: jax.Array) -> jax.Array:
-    """The magnitude, 0 where there is none."""
-    return lax.stop_gradient(jnp.where(x > -jnp.inf, jnp.abs(x), 0.0))
-
-
-def _finite(x: jax.Array) -> jax.Array:
-    return jnp.where(x > -jnp.inf, x, 0.0)
-
-
-def draws(count: int, outcomes: int) -> int:
-    """How many outcomes so many draws have, their order apart."""
-    return math.comb(count + outcomes - 1, outcomes - 1)
-
-
-def is_small(count: int, outcomes: int) -> bool:
-    """Whether they are few enough."""
-    number = draws(count, outcomes)
-    return number <= MOST and number * outcomes <= _MOST_NUMBERS
-
-
-@functools.cache
-def _counted(count: int, outcomes: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often each outcome occurs in so many draws, (N, k), and log numbers of orders, (N,)."""
-    rows = [[]]
-    left = [count]
-    for i in range(outcomes - 1, -1, -1):
-        kept, rest = [], []
-        for row, n in zip(rows, left, strict=True):
-            for m in range(n + 1) if i else [n]:
-                kept.append([*row, m])
-                rest.append(n - m)
-        rows, left = kept, rest
-    orders = [
-        math.log(math.factorial(count) // math.prod(map(math.factorial, row))) for row in rows
-    ]
-    return np.asarray(rows, np.float64), np.asarray(orders)
 
 
 def law_of(pair: FiniteFamily) -> Law:
@@ -97,8 +37,8 @@ def law_of(pair: FiniteFamily) -> Law:
         return pair._law()
     log_p, log_q = pair._logs()
     both = (log_p > -jnp.inf) & (log_q > -jnp.inf)
-    loss = jnp.where(both, _finite(log_p) - _finite(log_q), 0.0)
-    error = SLACK * (4.0 * (_size(log_p) + _size(log_q)) + log_p.shape[0] + 8.0)
+    loss = jnp.where(both, finite(log_p) - finite(log_q), 0.0)
+    error = SLACK * (4.0 * (size(log_p) + size(log_q)) + log_p.shape[0] + 8.0)
     return Law(log_p, log_q, loss, error, jnp.where(both, 2.0 * error, 0.0))
 
 
@@ -230,7 +170,7 @@ class Response(Outcomes):
             log_p = jnp.concatenate([log_p + rest, fails, none])
             log_q = jnp.concatenate([log_q + rest, none, fails])
             loss = jnp.concatenate([loss, jnp.zeros((2,))])
-        error = SLACK * (8.0 * (_size(log_p) + _size(log_q)) + 8.0)
+        error = SLACK * (8.0 * (size(log_p) + size(log_q)) + 8.0)
         return Law(log_p, log_q, loss, error, jnp.zeros_like(loss))
 
 
@@ -266,8 +206,8 @@ class Thinned(Outcomes):
             jnp.abs(loss) + slope * jnp.abs(law.loss)
         )
         off = jnp.where(used, lax.stop_gradient(off), 0.0)
-        sizes = _size(law.log_p) + _size(law.log_q) + _size(log_rate) + _size(log_rest)
-        error = law.error + SLACK * (8.0 * (sizes + _size(log_p)) + 8.0)
+        sizes = size(law.log_p) + size(law.log_q) + size(log_rate) + size(log_rest)
+        error = law.error + SLACK * (8.0 * (sizes + size(log_p)) + 8.0)
         return Law(log_p, law.log_q, jnp.where(used, loss, 0.0), error, off)
 
 
@@ -298,48 +238,10 @@ class Labelled(Outcomes):
         moved = []
         for log_weight, law in zip(log_weights, laws, strict=True):
             log_p, log_q = law.log_p + log_weight, law.log_q + log_weight
-            sizes = _size(log_p) + _size(log_q) + _size(log_weight)
+            sizes = size(log_p) + size(log_q) + size(log_weight)
             error = law.error + SLACK * (8.0 * sizes + 8.0 + len(laws))
             moved.append(law._replace(log_p=log_p, log_q=log_q, error=error))
         return Law(*(jnp.concatenate(parts) for parts in zip(*moved, strict=True)))
-
-
-def _power(law: Law, count: int) -> Law:
-    """The composition of so many equal ones."""
-    if count == 1:
-        return law
-    number = law.loss.shape[0]
-    times, orders = _counted(count, number)
-    none_p, none_q = law.log_p == -jnp.inf, law.log_q == -jnp.inf
-
-    def total(logs: jax.Array, none: jax.Array) -> jax.Array:
-        some = times @ none.astype(jnp.float64) == 0.0
-        return jnp.where(some, times @ _finite(logs) + orders, -jnp.inf)
-
-    log_p, log_q = total(law.log_p, none_p), total(law.log_q, none_q)
-    r = SLACK * (number + 8.0)
-    sizes = times @ (_size(law.log_p) + _size(law.log_q)) + 2.0 * np.abs(orders)
-    error = times @ law.error + r * (sizes + 1.0)
-    both = (log_p > -jnp.inf) & (log_q > -jnp.inf)
-    loss = jnp.where(both, times @ law.loss, 0.0)
-    off = times @ law.off + r * (times @ lax.stop_gradient(jnp.abs(law.loss)))
-    return Law(log_p, log_q, loss, error, jnp.where(both, off, 0.0))
-
-
-def _product(a: Law, b: Law) -> Law:
-    """The composition of two."""
-
-    def outer(x: jax.Array, y: jax.Array) -> jax.Array:
-        return (x[:, None] + y[None, :]).reshape(-1)
-
-    log_p, log_q = outer(a.log_p, b.log_p), outer(a.log_q, b.log_q)
-    both = (log_p > -jnp.inf) & (log_q > -jnp.inf)
-    sizes = _size(log_p) + _size(log_q)
-    error = outer(a.error, b.error) + SLACK * sizes
-    magnitudes = outer(jnp.abs(a.loss), jnp.abs(b.loss))
-    off = outer(a.off, b.off) + SLACK * lax.stop_gradient(magnitudes)
-    loss = jnp.where(both, outer(a.loss, b.loss), 0.0)
-    return Law(log_p, log_q, loss, error, jnp.where(both, off, 0.0))
 
 
 @mechanism
@@ -358,7 +260,7 @@ class Product(Outcomes):
 
     def _law(self) -> Law:
         parts = zip(self.pairs, self.counts, strict=True)
-        return functools.reduce(_product, [_power(law_of(pair), n) for pair, n in parts])
+        return functools.reduce(product, [power(law_of(pair), n) for pair, n in parts])
 
 
 @mechanism
@@ -377,24 +279,24 @@ class Chosen(Outcomes):
     def _law(self) -> Law:
         law, t = law_of(self.pair), self.num_steps
         number = law.loss.shape[0]
-        times, orders = _counted(t, number)
+        times, orders = counted(t, number)
         none_q = (law.log_q == -jnp.inf).astype(jnp.float64)
         lacking = times @ none_q
-        base = times @ _finite(law.log_q) + orders
+        base = times @ finite(law.log_q) + orders
         log_q = jnp.where(lacking == 0.0, base, -jnp.inf)
         r = SLACK * (number + 8.0)
-        sizes = times @ _size(law.log_q) + np.abs(orders)
+        sizes = times @ size(law.log_q) + np.abs(orders)
         error_q = times @ jnp.where(none_q > 0.0, 0.0, law.error) + r * (sizes + 1.0)
         # P: the step that is chosen has outcome i, in n_i / t of the orders.
         with np.errstate(divide="ignore"):
             share = np.log(times / t)
         some = (share > -np.inf) & (law.log_p > -jnp.inf) & (lacking[:, None] == none_q)
         parts = jnp.where(share > -np.inf, share, 0.0) + base[:, None]
-        parts = parts + (_finite(law.log_p) - _finite(law.log_q))
+        parts = parts + (finite(law.log_p) - finite(law.log_q))
         log_p = _special.logsumexp(jnp.where(some, parts, -jnp.inf), axis=-1)
-        own = law.error + r * (_size(law.log_p) + _size(law.log_q))
+        own = law.error + r * (size(law.log_p) + size(law.log_q))
         moved = error_q[:, None] + own + 4.0 * SLACK * np.where(times > 0, np.abs(share), 0.0)
-        moved = jnp.max(jnp.where(some, moved, 0.0), axis=-1) + r * (_size(log_p) + sizes + 1.0)
+        moved = jnp.max(jnp.where(some, moved, 0.0), axis=-1) + r * (size(log_p) + sizes + 1.0)
         both = (log_p > -jnp.inf) & (log_q > -jnp.inf)
         loss, off = _mean_loss(law, times / t)
         loss, off = jnp.where(both, loss, 0.0), jnp.where(both, off, 0.0)
