@@ -320,8 +320,10 @@ def two_sampled_gaussians(sigma, q, epsilon):
 
 def test_rare_large_losses_are_narrow():
     """Breaks where the plan takes one rare large loss beside many small ones for a normal law."""
-    sigma, q = np.array([0.585177, 0.707151, 0.6]), np.array([2.33135e-5, 1.48699e-5, 2e-5])
-    steps, delta = np.array([12.0, 5197.0, 2.0]), np.array([1.16e-10, 5.83e-12, 1e-11])
+    sigma = np.array([0.585177, 0.707151, 0.6, 0.45])
+    q = np.array([2.33135e-5, 1.48699e-5, 2e-5, 4.87e-7])
+    steps = np.array([12.0, 5197.0, 2.0, 9692.0])
+    delta = np.array([1.16e-10, 5.83e-12, 1e-11, 5.2e-13])
     m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), steps)
     low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, delta, direction="remove"))
     assert np.all(high - low <= 1e-2 * high), (low, high)

@@ -11,10 +11,10 @@ from jax.typing import ArrayLike
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances
 from jaxdp._law._compose import Composed, compose, left_out
-from jaxdp._law._grid import nudge
+from jaxdp._law._events import delta_at, epsilon_at, with_events
 from jaxdp._law._plan import Plan, plan
 from jaxdp._law._saddle import log_price, saddle_point
-from jaxdp._law._terms import AnyDirection, Direction, Family, Terms, oriented, over_directions
+from jaxdp._law._terms import AnyDirection, Direction, Terms, oriented, over_directions
 from jaxdp._special import log1mexp
 
 DEFAULT_SIZE = 8192
@@ -211,63 +211,6 @@ def cap_epsilons(
     return tuple(capped(bound, side) for bound, side in zip(bounds, sides, strict=True))
 
 
-def _top(terms: Terms) -> End | None:
-    """A loss that the composition reaches with all its largest losses, and log P of that.
-
-    Rounded down; None where a term has no largest loss for sure, -inf where it may have none.
-    """
-    if any(isinstance(term, Family) or not term.bounded for term in terms):
-        return None
-    loss = log_p = jnp.float64(0.0)
-    for term in terms:
-        low, high = (jnp.asarray(end, jnp.float64) for end in term.support)
-        some = jnp.isfinite(high)
-        start = jnp.where(some, high - 2.0 * nudge((low, high), jnp.zeros(())), 0.0)
-        log_q, one = term.masses(start[None], jnp.array([jnp.inf]))
-        one = one[0] - _allowances.masses(log_q[0], one[0]) - term.mass_error
-        count = jnp.asarray(term.count, jnp.float64)
-        used = count > 0.0
-        loss += jnp.where(used & some, count * start, 0.0)
-        known = jnp.where(some & (one > -jnp.inf), one, 0.0)
-        log_p += jnp.where(used, jnp.where(known < 0.0, count * known, -jnp.inf), 0.0)
-    return loss - 2.0**-46 * jnp.abs(loss), log_p - 2.0**-46 * (1.0 - log_p)
-
-
-def _with_top(
-    terms: Terms,
-    bound: jax.Array,
-    side: int,
-    read: Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]],
-) -> jax.Array:
-    """The bound below, or what a loss of l or more with mass p is known to give, if that is more.
-
-    delta is at least p (1 - e^{epsilon - l}); `read(l, log p)` says whether that is positive, and
-    what it is.
-    """
-    top = _top(terms) if side < 0 else None
-    if top is None:
-        return bound
-    inside, value = read(*top)
-    return jnp.fmax(bound, jnp.where(inside, value, -jnp.inf))
-
-
-def _delta_at(epsilon: jax.Array) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    def read(loss: jax.Array, log_p: jax.Array) -> tuple[jax.Array, jax.Array]:
-        inside = epsilon < loss
-        return inside, log_p + log1mexp(jnp.where(inside, epsilon - loss, -1.0))
-
-    return read
-
-
-def _epsilon_at(log_delta: jax.Array) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    def read(loss: jax.Array, log_p: jax.Array) -> tuple[jax.Array, jax.Array]:
-        inside = log_delta < log_p
-        gap = log1mexp(jnp.where(inside, log_delta - log_p, -1.0))
-        return inside, loss + gap * (1.0 + 2.0**-48)
-
-    return read
-
-
 def _of(ends: tuple[Any, Any], flip: jax.Array) -> End:
     remove, add = ends
     return jnp.where(flip, add[0], remove[0]), jnp.where(flip, add[1], remove[1])
@@ -305,7 +248,7 @@ def log_delta_bounds(
 
     def bound(terms: Terms, chosen: Plan, flip: jax.Array, side: int) -> jax.Array:
         value = _log_delta(compose(terms, chosen, size, side), distance, side)
-        value = _with_top(terms, value, side, _delta_at(distance))
+        value = with_events(terms, value, side, distance, delta_at(distance))
         ends_of = _of(ends, flip ^ mirrored)
         return reflected(epsilon, cap_log_deltas((value,), (side,), distance, ends_of)[0], side)
 
@@ -387,7 +330,7 @@ def epsilon_bounds(
     def bound(terms: Terms, chosen: Plan, flip: jax.Array, side: int) -> jax.Array:
         law = compose(terms, chosen, size, side)
         value = _epsilon(law, log_delta, chosen.epsilon, side)
-        value = _with_top(terms, value, side, _epsilon_at(log_delta))
+        value = with_events(terms, value, side, chosen.epsilon, epsilon_at(log_delta))
         return cap_epsilons((value,), (side,), log_delta, _of(ends, flip))[0]
 
     def choose(terms: Terms) -> Plan:

@@ -1,0 +1,81 @@
+"""What single events show: never more than the events' own probabilities, and nearly as much."""
+
+import jax
+import jax.numpy as jnp
+import mpmath as mp
+import numpy as np
+import pytest
+
+import jaxdp
+from jaxdp._law import _allowances, _events
+from jaxdp._numerical_terms import terms_of
+
+STEPS = 3
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def tails(sigma, threshold):
+    """(P, Q) of a loss above the threshold, of one Gaussian step, in 30 digits."""
+    at = mp.mpf(sigma) * threshold + mp.mpf(1) / (2 * sigma)  # in deviations, under Q
+    return mp.ncdf(1 / mp.mpf(sigma) - at), mp.ncdf(-at)
+
+
+@pytest.mark.parametrize(("sigma", "about"), [(1.0, 2.0), (0.5, 30.0), (2.0, 0.3), (0.2, 100.0)])
+def test_some_step_has_a_loss_above(sigma, about):
+    """Breaks when the event has a probability under P that it has not, or too little under Q."""
+    (step,) = terms_of(jaxdp.Gaussian(sigma))
+    terms = (step._replace(count=STEPS),)
+    thresholds = about * jnp.asarray(_events._THRESHOLDS)
+    log_q, log_p = step.masses(thresholds, jnp.full_like(thresholds, jnp.inf))
+    room = _allowances.masses(log_q, log_p)
+    loss, log_p = _events._some_step(terms, [(log_q + room, log_p - room)])
+    with mp.workdps(30):
+        for found, p_found, factor in zip(loss, log_p, _events._THRESHOLDS, strict=True):
+            p, q = tails(sigma, mp.mpf(float(about * factor)))
+            event = -mp.expm1(STEPS * mp.log1p(-p))
+            p_lack = mp.log(event) - mp.mpf(float(p_found))
+            lack = mp.log(event / (STEPS * q)) - mp.mpf(float(found))
+            assert 0 <= p_lack < 1e-9 * (1 + abs(mp.log(event)))
+            assert 0 <= lack < 1e-9 * (1 + abs(mp.log(q)))
+
+
+def test_what_it_shows_is_delta_and_its_inverse():
+    """Breaks when an event shows more than P(E) - e^epsilon Q(E), or epsilon is not its inverse."""
+    loss, log_p = jnp.array([2.0, 50.0, -1.0]), jnp.array([-3.0, -300.0, -jnp.inf])
+    for epsilon in (0.0, 1.5, 40.0, 60.0):
+        inside, value = _events.delta_at(jnp.float64(epsilon))(loss, log_p)
+        for i in range(3):
+            with mp.workdps(60):
+                p = mp.exp(mp.mpf(float(log_p[i])))
+                shown = p * (1 - mp.exp(mp.mpf(epsilon) - mp.mpf(float(loss[i]))))
+            assert bool(inside[i]) == (epsilon < loss[i])
+            if not inside[i] or shown <= 0:
+                continue
+            np.testing.assert_allclose(value[i], float(mp.log(shown)), rtol=1e-14)
+            if value[i] > log_p[i] - 1e-3:  # epsilon far below the loss: nothing to invert
+                continue
+            again, back = _events.epsilon_at(value[i])(loss, log_p)
+            assert bool(again[i])
+            np.testing.assert_allclose(back[i], epsilon, rtol=1e-12, atol=1e-12)
+
+
+def test_rare_losses_are_bounded_from_below_however_many_steps():
+    """Breaks where the transform's rounding, more than delta, leaves a bound of 0."""
+    rates, steps = np.array([4.87e-7, 1.9e-7]), np.array([9692.0, 2651.0])
+    m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.45), rates), steps)
+    low, high = jaxdp.epsilon_bounds(m, np.array([5e-13, 9e-11]), direction="remove")
+    assert np.all(low > np.array([0.99, 0.85]) * high)
+    slope = jax.grad(
+        lambda q: jaxdp.epsilon_bounds(
+            jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.45), q), 9692.0),
+            5e-13,
+            direction="remove",
+        )[0]
+    )(4.87e-7)
+    assert np.isfinite(slope)
+    assert slope > 0.0
