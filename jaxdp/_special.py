@@ -264,8 +264,15 @@ def log1p(x: jax.Array) -> jax.Array:
     return jnp.where(low, direct, jnp.log1p(jnp.where(low, 0.0, x)))
 
 
+_ROUNDED = 2.0**-30  # next to 0, of a difference of numbers up to some thousands
+
+
 def log1mexp(x: jax.Array) -> jax.Array:
-    """log(1 - e^x) for x <= 0 (-inf at 0), relative accuracy at both ends, finite gradients."""
+    """log(1 - e^x) for x <= 0 (-inf at 0), relative accuracy at both ends, finite gradients.
+
+    A little above 0 is 0: a compiler may work x out twice, once for the condition that it is
+    negative, and round each copy otherwise.
+    """
     x = jnp.asarray(x, jnp.float64)
     inside = x < 0.0
     safe = jnp.where(inside, x, -1.0)
@@ -275,7 +282,7 @@ def log1mexp(x: jax.Array) -> jax.Array:
         jnp.log(-jnp.expm1(jnp.where(near, safe, -1.0))),
         log1p(-jnp.exp(jnp.where(near, -1.0, safe))),
     )
-    return jnp.where(inside, value, jnp.where(x == 0.0, -jnp.inf, jnp.nan))
+    return jnp.where(inside, value, jnp.where(x <= _ROUNDED, -jnp.inf, jnp.nan))
 
 
 def log_sub_exp(a: jax.Array, b: jax.Array) -> jax.Array:

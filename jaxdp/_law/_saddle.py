@@ -46,7 +46,7 @@ _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
 _LARGE_LEVELS = np.array([0.85, 0.7, 0.55])
 # A normal law's smoothing of a kink, by that of a logistic one of so many deviations.
 _SOFT = 0.6
-_JUMP_RANGE, _JUMP_BISECTIONS = (1e-10, 1e3), 12
+_JUMP_RANGE, _JUMP_QUARTERINGS = (1e-10, 1e3), 6
 
 
 class Atoms(NamedTuple):
@@ -274,13 +274,15 @@ def _one_cut(
     # The rest alone may never get to where one large loss is as rare as delta.
     delta = jnp.exp(log_delta)
 
-    def halve(_, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        middle = 0.5 * (ends[0] + ends[1])
-        more = jumps(jnp.exp(middle), zero) > delta
-        return jnp.where(more, middle, ends[0]), jnp.where(more, ends[1], middle)
-
     least = jnp.log(jnp.maximum(at, _JUMP_RANGE[0]))
-    far, _ = lax.fori_loop(0, _JUMP_BISECTIONS, halve, (least, jnp.log(_JUMP_RANGE[1]) + 0.0 * at))
+    widths = (np.log(_JUMP_RANGE[1]) - least) / 4.0 ** (1.0 + np.arange(_JUMP_QUARTERINGS))
+
+    def quarter(i: jax.Array, low: jax.Array) -> jax.Array:
+        points = low + widths[i] * np.arange(1.0, 4.0)
+        more = jax.vmap(lambda point: jumps(jnp.exp(point), zero) > delta)(points)
+        return low + widths[i] * jnp.sum(more.astype(jnp.float64))
+
+    far = lax.fori_loop(0, _JUMP_QUARTERINGS, quarter, least)
     at = jnp.where(far > least, jnp.exp(far), at)
     return jnp.where((pairs < 0.5 * delta) | (level == -jnp.inf), at, jnp.inf)
 
