@@ -27,7 +27,7 @@ def _log_sub(a: jax.Array, b: jax.Array) -> jax.Array:
     """log(e^a - e^b) for a > b, else -inf."""
     some = a > b
     gap = jnp.where(some, b - a, -1.0)
-    return jnp.where(some, jnp.where(some, a, 0.0) + jnp.log(-jnp.expm1(gap)), -jnp.inf)
+    return jnp.where(some, jnp.where(some, a, 0.0) + log1mexp(gap), -jnp.inf)
 
 
 def _prefactor(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
@@ -181,7 +181,7 @@ def cap_log_deltas(
     beyond = epsilon >= largest
     bounded = largest < jnp.inf
     gap = jnp.where(beyond | ~bounded, -1.0, epsilon - jnp.where(bounded, largest, 0.0))
-    near = jnp.where(beyond, -jnp.inf, jnp.log(-jnp.expm1(gap)))
+    near = jnp.where(beyond, -jnp.inf, log1mexp(gap))
     cap = jnp.where(bounded, jnp.minimum(log_add(near, log_tau) + 2.0**-40, 0.0), 0.0)
 
     def capped(bound: jax.Array, side: int) -> jax.Array:
