@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdp
-from jaxdp._law import _discretise, _parts, _plan
+from jaxdp._law import _compose, _discretise, _parts, _plan, _query
 from jaxdp._law._grid import Lattice, align
 from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import Frame
@@ -121,3 +121,17 @@ def test_rounding_of_what_is_next_to_nothing():
             ]
             truth = 8 * a / s**2 + mp.log(theta[1] / theta[0]) / (a - 1)
             assert abs(value / truth - 1) < 1e-12
+
+
+def test_what_underflows_far_from_the_centre_is_no_bound():
+    """Breaks when a reading far from the law's centre takes what underflows for e^-650."""
+    m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.45), 1.04e-7), 979.0)
+    terms, log_delta = terms_of(m), jnp.log(1.98e-10)
+    chosen = _plan.plan(terms, None, log_delta, 16384)
+
+    def low(centre):
+        law = _compose.compose(terms, chosen._replace(epsilon=centre), 16384, -1)
+        return _query._epsilon(law, log_delta, centre, -1)
+
+    found = jax.jit(lambda centres: jax.lax.map(low, centres))(jnp.linspace(1.0, 800.0, 200))
+    assert np.all(found <= 0.15)  # the truth is about .02
