@@ -8,6 +8,7 @@ import pytest
 
 import jaxdp
 from jaxdp._law import _allowances, _events
+from jaxdp._law._terms import orient_one
 from jaxdp._numerical_terms import terms_of
 
 STEPS = 3
@@ -25,10 +26,12 @@ def tails(sigma, threshold):
     return mp.ncdf(1 / mp.mpf(sigma) - at), mp.ncdf(-at)
 
 
+@pytest.mark.parametrize("add", [False, True])
 @pytest.mark.parametrize(("sigma", "about"), [(1.0, 2.0), (0.5, 30.0), (2.0, 0.3), (0.2, 100.0)])
-def test_some_step_has_a_loss_above(sigma, about):
+def test_some_step_has_a_loss_above(sigma, about, add):
     """Breaks when the event has a probability under P that it has not, or too little under Q."""
     (step,) = terms_of(jaxdp.Gaussian(sigma))
+    step = orient_one(step, jnp.asarray(add))  # of a symmetric pair, the same tails
     terms = (step._replace(count=STEPS),)
     thresholds = about * jnp.asarray(_events._THRESHOLDS)
     log_q, log_p = step.masses(thresholds, jnp.full_like(thresholds, jnp.inf))
