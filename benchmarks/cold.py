@@ -100,7 +100,10 @@ def run(name: str, cache: str | None) -> list[float]:
     """Wall and CPU seconds of the first call, import included, and of the second."""
     setup, body = TASKS[name]
     settings = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
-    environment = {k: v for k, v in os.environ.items() if k not in (*settings, "XLA_FLAGS")}
+    # (Nor is bytecode to be compiled again: an installed package has it.)
+    others = ("XLA_FLAGS", "PYTHONDONTWRITEBYTECODE")
+    environment = {k: v for k, v in os.environ.items() if k not in (*settings, *others)}
+    environment.setdefault("PYTHONPYCACHEPREFIX", os.path.join(tempfile.gettempdir(), "cold-pyc"))
     if cache is not None:
         environment |= {settings[0]: cache, settings[1]: "0"}
     program = PROGRAM.format(setup=setup, body=body)

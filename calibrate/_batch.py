@@ -19,6 +19,7 @@ from calibrate._solve import (
     check_bracket,
     check_target,
     default_chunk,
+    most_rows,
     solve_row,
 )
 from jaxdp import _checks, _queries, _x64
@@ -60,10 +61,11 @@ def batch(
       mesh: the devices to divide rows among, over all axes of the mesh; all devices of this
         process by default. A mesh of this process's devices keeps all rows in this process; one
         that spans processes divides them among the processes, as the default does.
-      chunk: rows on one device at a time; by default 16384 where the curve is a closed form, else
-        what an accelerator has memory for, on a CPU 32 for Rényi divergences and 8 for numerical
-        laws; and no more than there are. A length that is given is kept by padding, for calls of
-        different sizes.
+      chunk: rows handed to one device at a time, of which it searches as many together as it has
+        memory for, on a CPU 32 for Rényi divergences and 8 for numerical laws: a row that is done
+        makes room for the next. By default 32 times as many (all that are searched together
+        where the curve is a closed form: 16384), and no more than there are. A length
+        that is given is kept by padding, for calls of different sizes.
       progress: True writes the number of rows done to stderr; or a function (done, total) that is
         called after every chunk.
 
@@ -96,13 +98,13 @@ def batch(
     total = int(np.prod(shape, dtype=np.int64))
     first, last = _share(total) if shared else (0, total)
 
-    mapped = tuple(leaf.size != 1 for leaf in leaves)
-    if not any(mapped):  # a batch of equal rows, or of one
-        mapped = (True, *mapped[1:])
+    # (epsilon always is: it tells which rows fill up a chunk)
+    mapped = (True, *(leaf.size != 1 for leaf in leaves[1:]))
     devices = mesh.devices.size
+    with jax.enable_x64(True):
+        lanes = default_chunk(recipe, inputs, method)
     if chunk is None:
-        chunk = default_chunk(build, tuple(args), method)
-        chunk = max(1, min(chunk, -(-(last - first) // devices)))
+        chunk = max(1, min(most_rows(lanes), -(-(last - first) // devices)))
     program = _x64.row_program(
         solve_row,
         treedef,
@@ -113,6 +115,7 @@ def batch(
         direction=direction,
         bounded=bracket is not None,
         method=method,
+        lanes=lanes,
     )
     dtype = np.dtype(np.float64 if jax.config.jax_enable_x64 else np.float32)
     results = np.empty((4, last - first), dtype)
@@ -161,20 +164,21 @@ def _chunks(
     last: int,
     size: int,
 ) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """Chunks of `size` rows of the broadcast leaves; the last is filled up with its last row."""
+    """Chunks of `size` rows of the broadcast leaves, the first of which is epsilon.
+
+    The last is filled up with its last row, without a target: nothing is searched there.
+    """
     for start in range(first, last, size):
-        flat = np.minimum(np.arange(start, start + size), last - 1)
-        index = np.unravel_index(flat, shape) if shape else ()
-        yield (
-            start,
-            [
-                # indexed before it is broadcast in memory
-                np.broadcast_to(np.broadcast_to(leaf, shape)[index], (size,))
-                if many
-                else leaf.reshape(())
-                for leaf, many in zip(leaves, mapped, strict=True)
-            ],
-        )
+        every = np.arange(start, start + size)
+        index = np.unravel_index(np.minimum(every, last - 1), shape) if shape else ()
+        rows = [
+            # indexed before it is broadcast in memory
+            np.broadcast_to(np.broadcast_to(leaf, shape)[index], (size,))
+            if many
+            else leaf.reshape(())
+            for leaf, many in zip(leaves, mapped, strict=True)
+        ]
+        yield start, [np.where(every < last, rows[0], np.nan), *rows[1:]]
 
 
 def _placed(rows: list[np.ndarray], mapped: tuple[bool, ...], mesh: Mesh) -> list[jax.Array]:

@@ -1,5 +1,6 @@
 """One-parameter calibration: the least noisy value that meets an (epsilon, delta) target."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from jax.typing import ArrayLike
 
 from calibrate._recipe import recipe_of
 from calibrate._solution import Solution, Status, solution
-from jaxdp import _answers, _checks, _chunks, _divergences, _queries, _roots, _x64
+from jaxdp import _answers, _checks, _chunks, _divergences, _lanes, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Analytic, Method, check_method
 
@@ -18,9 +19,11 @@ from jaxdp._methods import Analytic, Method, check_method
 _DEFAULT_BRACKET = (1e-15, 1e15)
 _TOLERANCE = 1e-10  # of log(value)
 # The same where the curve is numerical (its grid changes with the value), and for its estimate.
-_NUMERICAL_TOLERANCE, _ESTIMATE_TOLERANCE = 1e-6, 1e-3
+_NUMERICAL_TOLERANCE, _ESTIMATE_TOLERANCE, _FINE_TOLERANCE = 1e-6, 1e-3, 3e-3
+_ROUGH_TOLERANCE = 3e-2
 _PROBES, _PROBE_BITS = 24, 5
 _PROBE_RUN, _PROBE_FAR = 0.05, 1.0
+_POOL = 32  # times so many rows as are searched at a time are handed over together
 _CHUNK = 16384  # targets at a time where the curve is a closed form
 
 
@@ -74,8 +77,10 @@ def solve(
     check_target(epsilon, delta, direction)
     check_method(method)
     low, high = check_bracket(bracket)
-    chunk = default_chunk(build, tuple(args), method, chunk)
+    lanes = default_chunk(build, tuple(args), method, chunk)
     recipe, inputs = recipe_of(build, tuple(args))
+    rows = math.prod(_x64.batch_shape((epsilon, delta, tuple(args), low, high)))
+    chunk, many = _pool(rows, lanes) if rows > lanes else (lanes, None)
     up, down, falls, target, achieved, status = _x64.evaluate(
         solve_row,
         epsilon,
@@ -90,10 +95,22 @@ def solve(
         direction=direction,
         bounded=bracket is not None,
         method=method,
+        lanes=many,
     )
     value = jnp.where(falls > 0.0, down, up)
     found = value, target, achieved, status
     return solution(found, build, epsilon, delta, tuple(args), (low, high), direction, method)
+
+
+def most_rows(lanes: int) -> int:
+    """How many rows to hand over together, of which so many are searched at a time."""
+    return lanes if lanes >= _CHUNK else _POOL * lanes
+
+
+def _pool(rows: int, lanes: int) -> tuple[int, int]:
+    """Of so many rows, how many to hand over together (the last ones filled up), and the lanes."""
+    parts = -(-rows // most_rows(lanes))
+    return lanes * -(-rows // (parts * lanes)), lanes
 
 
 def check_bracket(bracket: tuple[ArrayLike, ArrayLike] | None) -> tuple[ArrayLike, ArrayLike]:
@@ -151,22 +168,23 @@ def excess_over_target(
     delta: jax.Array,
     direction: str | jax.Array,
     method: Method | None = None,
-    estimate: bool = False,
+    estimate: str = "",
     aimed: bool = False,
 ) -> jax.Array:
     """F <= 0 exactly where m is certified to meet the target, with a margin for re-evaluation.
 
     log(-log delta_target) - log(-log delta): nearly linear in the log of a noise scale. For pure
     DP (delta = 0), the log of the max loss over epsilon. nan outside a mechanism's domain. The
-    numerical method has an estimate of F, to begin a search with; aimed (`_answers.has_aim`), F is
-    positive as well where the bound on epsilon at delta, as its user asks for it, is too large.
+    numerical method has estimates of F, "rough" and "fine", to begin a search with; aimed
+    (`_answers.has_aim`), F is positive as well where the bound on epsilon at delta, as its user
+    asks for it, is too large.
     """
     chosen = _answers.resolve(_require_mechanism(m), method)
     pure = delta == 0.0
     met = jnp.asarray(True)
     off = jnp.zeros(())
     if estimate:
-        log_delta = _answers.log_delta_estimate(m, epsilon, direction)
+        log_delta = _answers.log_delta_estimate(m, epsilon, direction, estimate == "fine")
     elif aimed:
         target = jnp.where(pure, 0.5, delta)
         log_delta, found = _answers.aimed(m, epsilon, target, direction, method)
@@ -208,7 +226,7 @@ def delta_of_excess(excess: jax.Array, delta: jax.Array, method: Method) -> jax.
     return jnp.where(pure, 0.0, _divergences.exp_up(log_delta))
 
 
-def _probe(excess, low, high, differences):
+def _probe(excess, low, high, differences, valid, lanes):
     """Where to begin in [low, high], and with which slope, from a sequence of ever finer points.
 
     The first point with a usable slope; where there is none (delta is 0 or 1 wherever one looks),
@@ -249,8 +267,11 @@ def _probe(excess, low, high, differences):
         return index + 1, usable, x, slope, met, missed
 
     nothing = jnp.stack([jnp.full_like(low, jnp.inf), jnp.full_like(low, -jnp.inf)])
-    first = jnp.ones((), jnp.int32), jnp.zeros((), bool), low, jnp.zeros_like(low)
-    state = jax.lax.while_loop(lambda s: ~s[1] & (s[0] < _PROBES), body, (*first, nothing, nothing))
+    begin = jnp.where(valid, jnp.int32(1), _PROBES)
+    first = begin, jnp.zeros((), bool), low, jnp.zeros_like(low)
+    state = _lanes.while_loop(
+        lambda s: ~s[1] & (s[0] < _PROBES), body, (*first, nothing, nothing), lanes
+    )
     _, usable, x, slope, met, missed = state
     rises = met[0] > missed[1]  # all that meet the target lie above all that miss it
     between = (rises | (met[1] < missed[0])) & jnp.all(jnp.isfinite(met + missed))
@@ -269,32 +290,35 @@ def _reach(ends, some, x):
 ROUNDING: tuple[_x64.Rounding, ...] = ("up", "down", "nearest", "up", "up", "nearest")
 
 
-def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method):
+def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method, lanes=None):
     """One calibration, inside the float64 island.
 
     Returns: the value (to be rounded up, and again to be rounded down), whether privacy falls with
     it, the target epsilon, the certified delta there, the status.
     """
 
-    def excess(log_value, target=(epsilon, delta), rest=args, way=direction, estimate=False):
+    def excess(log_value, target=(epsilon, delta), rest=args, way=direction, estimate=""):
         m = build(jnp.exp(log_value), *rest)
         aimed = aims and not estimate
         return excess_over_target(m, target[0], target[1], way, method, estimate, aimed)
 
+    valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta) & (low > 0.0) & (low < high)
     constants = jax.lax.stop_gradient(((epsilon, delta), args))
     lowest = _require_mechanism(build(jnp.exp(low), *args))
     chosen = _answers.resolve(lowest, method)
     numerical = chosen._reads_laws
+    if chosen._exact:
+        lanes = None  # a step costs next to nothing
     aims = _answers.has_aim(lowest, chosen)
 
     def fixed(log_value):
         return excess(log_value, *constants)
 
-    def cheap(log_value, way=direction):
-        return excess(log_value, *constants, way, estimate=numerical)
+    def cheap(log_value, way=direction, by="rough"):
+        return excess(log_value, *constants, way, estimate=by if numerical else "")
 
     a, b = jax.lax.stop_gradient((jnp.log(low), jnp.log(high)))
-    usable, start, slope, met = _probe(cheap, a, b, differences=numerical)
+    usable, start, slope, met = _probe(cheap, a, b, numerical, valid, lanes)
     # y = sign * log(value) rises with privacy
     sign = jnp.where(slope > 0.0, -1.0, 1.0)
     end = jnp.where(sign > 0.0, a, b)  # the least noisy end
@@ -312,11 +336,27 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         if split:  # one direction at a time, from the one that the estimate shows to be worse
             rough = _roots.Parts(lambda y, flag: cheap(sign * y, flag), jnp.zeros((), bool))
         near, slope, worse = _roots.estimate_root(
-            lambda y: cheap(sign * y), begin, _ESTIMATE_TOLERANCE, sign * slope, rough
+            lambda y: cheap(sign * y),
+            begin,
+            _ROUGH_TOLERANCE if aims else _ESTIMATE_TOLERANCE,
+            sign * slope,
+            rough,
+            lanes,
         )
         begin = jnp.where(jnp.isfinite(near), near, begin)
+        if aims:  # (which is dearer, and right about rare large losses)
+            way = worse if split else direction
+            near, slope, _ = _roots.estimate_root(
+                lambda y: cheap(sign * y, way, "fine"), begin, _FINE_TOLERANCE, slope, None, lanes
+            )
+            begin = jnp.where(jnp.isfinite(near), near, begin)
         if split:
-            parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), worse)
+
+            def below(y, flag):  # whether no loss of that direction exceeds epsilon
+                m = build(jnp.exp(sign * y), *constants[1])
+                return _answers.max_loss(m, flag) <= constants[0][0] * (1.0 - 1e-11)
+
+            parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), worse, below)
     if not (aims or chosen._exact):
 
         def check(y):
@@ -336,10 +376,10 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         parts,
         floor,
         confirm,
+        lanes,
     )
     if confirm is not None:
         at_end = at_end & (root <= sign * end)
-    valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta) & (low > 0.0) & (low < high)
     inside = jnp.isfinite(root) & (sign * root >= a) & (sign * root <= b)
     status = jnp.where(
         ~valid,

@@ -87,6 +87,7 @@ from jaxdp._mechanisms import ReportNoisyMax as ReportNoisyMax
 from jaxdp._mechanisms import Schedule as Schedule
 from jaxdp._mechanisms import SparseVector as SparseVector
 from jaxdp._mechanisms import TruncatedPoissonSampled as TruncatedPoissonSampled
+from jaxdp._mechanisms import TruncatedPoissonSampledReplaceOne as TruncatedPoissonSampledReplaceOne
 from jaxdp._mechanisms import fixed_size_sampled as fixed_size_sampled
 from jaxdp._mechanisms import replace_one as replace_one
 from jaxdp._methods import Analytic as Analytic
@@ -162,6 +163,7 @@ __all__ = [
     "PoissonSampledGroup",
     "PoissonSampledReplaceOne",
     "TruncatedPoissonSampled",
+    "TruncatedPoissonSampledReplaceOne",
     "FixedSizeSampled",
     "FixedSizeGroup",
     "fixed_size_sampled",

@@ -154,16 +154,19 @@ def aimed(
     return log_delta, least
 
 
-def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: str | jax.Array) -> jax.Array:
+def log_delta_estimate(
+    m: Mechanism, epsilon: jax.Array, direction: str | jax.Array, fine: bool = False
+) -> jax.Array:
     """log delta to a few percent by a saddle point: a start for searches, no bound.
 
+    Fine (where `has_aim` says yes), to as much where rare large losses make up delta, too.
     -inf from the largest loss on, where there is nothing to estimate; nan outside the domain.
     """
 
     def one(part: Mechanism) -> tuple[jax.Array]:
         above = part._above(epsilon, None)
         way = "remove" if above._symmetric() else direction
-        value = _numerical.log_delta_estimate(above, epsilon, way)
+        value = _numerical.log_delta_estimate(above, epsilon, way, fine)
         value = jnp.where(epsilon < max_loss(above, direction), value, -jnp.inf)
         return (jnp.where(part._in_domain() & above._in_domain(), value, jnp.nan),)
 

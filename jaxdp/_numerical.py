@@ -29,7 +29,6 @@ _ONE_SIDED, _TWO_SIDED = 8192, 16384
 _STEPS_IN_ONE_STAGE = 2048
 _TABLE_SHARE = 2  # of the points of a query, a tabulated law has that share
 _ESTIMATE_SIZE = 1024
-_LEAST_LOG_DELTA = -120.0  # that a table is made for, where only epsilon is known
 
 
 def _default_size(terms: _law.Terms, sides: Sides) -> int:
@@ -97,10 +96,8 @@ def _over_flags(direction: AnyDirection, one: Callable[[jax.Array], Bounds]) -> 
 
 
 def _aim(m: Mechanism, epsilon: jax.Array) -> jax.Array:
-    """log delta at epsilon for which tables are made: at least that small."""
-    if has_tables(m) and holds_average(m):
-        return _numerical_guess.log_delta(m, epsilon)
-    return jnp.float64(_LEAST_LOG_DELTA)
+    """log delta at epsilon for which tables are made: rather too small. Without tables unused."""
+    return _numerical_guess.log_delta(m, epsilon) if has_tables(m) else jnp.float64(0.0)
 
 
 def _average_terms(
@@ -294,8 +291,10 @@ def aimed(
     )
 
 
-def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: AnyDirection) -> jax.Array:
-    """log delta to a few percent, no bound."""
+def log_delta_estimate(
+    m: Mechanism, epsilon: jax.Array, direction: AnyDirection, fine: bool = False
+) -> jax.Array:
+    """log delta to a few percent, no bound; fine (see `_law`) where `has_aim` says yes."""
     aim = _aim(m, epsilon)
     if _curve.has_average(m):
         estimate = _numerical_average.log_delta_estimate
@@ -306,7 +305,7 @@ def log_delta_estimate(m: Mechanism, epsilon: jax.Array, direction: AnyDirection
 
         return _over(direction, average)[0]
     if not has_tables(m):
-        return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction)
+        return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction, fine=fine)
 
     def one(add: jax.Array, name: Direction | None = None) -> tuple[jax.Array]:
         tables = Tables(add, 1, _ESTIMATE_SIZE, aim - TABLE_FLOOR, name)

@@ -12,7 +12,7 @@ from jaxdp import _divergences, _law
 from jaxdp._law import _average_guess
 from jaxdp._mechanisms import Average, Gaussian, Mechanism, Mixture, PoissonSampled, _curve
 
-_LEAST, _ROOM = -120.0, 8.0
+_LEAST, _ROOM, _LIGHTER = -650.0, 8.0, 1.25  # lighter tails: so many times the logarithm
 
 
 def _spread(m: Mechanism) -> jax.Array:
@@ -47,5 +47,5 @@ def log_delta(m: Mechanism, epsilon: jax.Array) -> jax.Array:
         steps = jnp.asarray(t.mechanism.num_steps, jnp.float64)
         one = _average_guess.guess_log_delta(term, steps, epsilon, jnp.maximum(count, 1.0))
         guess = jnp.maximum(guess, one) if len(terms) > 1 else one
-    guess = jnp.where(jnp.isfinite(guess), guess - _ROOM, _LEAST)
+    guess = jnp.where(jnp.isfinite(guess), _LIGHTER * guess - _ROOM, _LEAST)
     return lax.stop_gradient(jnp.clip(guess, _LEAST, 0.0))

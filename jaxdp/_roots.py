@@ -10,6 +10,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxdp import _lanes
+
 _MAX_STEPS = 200
 _SECANT_RUN = 1e-6  # nearer points say nothing about the slope of a rounded function
 
@@ -33,11 +35,13 @@ class Parts(NamedTuple):
     """f as the maximum of two parts: f(x) = max(of(x, False), of(x, True)).
 
     The search follows one of them, from `first` on, and looks at the other one only where it would
-    end: if that one is violated there, it is followed from there on.
+    end: if that one is violated there, it is followed from there on. `met(x, part)` says, at little
+    cost, that a part is known to be satisfied, and need not be looked at.
     """
 
     of: Callable[[jax.Array, jax.Array], jax.Array]
     first: jax.Array
+    met: Callable[[jax.Array, jax.Array], jax.Array] | None = None
 
 
 def _secant(s: _State, value: jax.Array) -> jax.Array:
@@ -62,6 +66,7 @@ def _search(
     slope=None,
     parts: Parts | None = None,
     floor: jax.Array | float = -jnp.inf,
+    lanes: int | None = None,
 ) -> _State:
     """Newton's method aimed just across the root, until the bracket is as tight as the tolerance.
 
@@ -108,6 +113,8 @@ def _search(
             # (An estimate may leap: a slope that steep is not believed.)
             over |= satisfied & (value > jnp.maximum(slope, -_STEEP) * tolerance)
         check = over & ~proved & jnp.isfinite(good) & (parts is not None)
+        if parts is not None and parts.met is not None:
+            check &= ~parts.met(jnp.where(check, good, s.x), ~s.part)
         done = proved | (over & ~check)
         return _State(
             jnp.where(check, good, jnp.where(done, s.x, x)),
@@ -139,7 +146,7 @@ def _search(
         jnp.zeros((), bool) if parts is None else parts.first,
         jnp.zeros((), bool),
     )
-    state = jax.lax.while_loop(lambda s: ~s.done & (s.count < _MAX_STEPS), body, state)
+    state = _lanes.while_loop(lambda s: ~s.done & (s.count < _MAX_STEPS), body, state, lanes)
     if parts is None:
         return state
     return state._replace(good=jnp.where(state.done, state.good, jnp.inf))  # else not checked
@@ -211,6 +218,7 @@ def safe_root_and_value(
     parts: Parts | None = None,
     floor: jax.Array | float = -jnp.inf,
     confirm: Callable[[jax.Array], jax.Array] | None = None,
+    lanes: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """`safe_root` and f there (without derivatives).
 
@@ -224,6 +232,7 @@ def safe_root_and_value(
       floor: points up to it count as violating.
       confirm: has to be <= 0 as well at the point returned, which may then lie further on than
         the root; it falls there, at a rate of the order of 1 to 16.
+      lanes: of a batch, how many roots to search at a time (`_lanes`).
     """
     # (`lax.custom_root` traces derivatives of f whether or not anybody asks for them.)
     closed, operands = jax.closure_convert(f, start)
@@ -240,6 +249,7 @@ def safe_root_and_value(
                 slope,
                 parts,
                 floor,
+                lanes,
             )
 
         if confirm is None:
@@ -264,8 +274,9 @@ def estimate_root(
     tolerance: float,
     slope: jax.Array,
     parts: Parts | None = None,
+    lanes: int | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """A point near the root of a decreasing f, f' near there from an estimate, the larger part."""
-    state = _search(f, start, 0.0, tolerance, slope, parts)
+    state = _search(f, start, 0.0, tolerance, slope, parts, lanes=lanes)
     checked = jnp.isfinite(state.good)  # the other part, last of all
     return jax.lax.stop_gradient((state.good, state.slope, state.part ^ checked))

@@ -43,6 +43,14 @@ ROWS = [
         "from above",
     ),
     (
+        "Truncated cyclic Poisson (BandMF)",
+        "PLD, of a larger pair",
+        "CyclicPoissonSampling",
+        CYCLIC | {"cycle_length": 4, "truncated_batch_size": 5},
+        N | {"neighbours": "replace-special"},
+        "from above",
+    ),
+    (
         "Fixed-order + multi-epoch",
         "PLD",
         "CyclicPoissonSampling",
@@ -151,6 +159,19 @@ def test_runs_of_the_strategies():
         _strategy("CyclicPoissonSampling", **CYCLIC), STEP, neighbours="replace-one"
     )
     assert poisson == jaxdp.Repeated(jaxdp.PoissonSampledReplaceOne(STEP, 0.1), 40)
+    cut = _strategy(
+        "CyclicPoissonSampling", **CYCLIC | {"cycle_length": 4, "truncated_batch_size": 5}
+    )
+    step = jaxdp.TruncatedPoissonSampled(STEP, 0.1, 5, 25, zero_out=True)
+    assert found["Truncated cyclic Poisson (BandMF)"] == jaxdp.Repeated(step, 10)
+    replaced = interop.from_batch_selection(cut, STEP, **REPLACED)
+    assert replaced == jaxdp.Repeated(jaxdp.replace_one(step), 10)
+    cut.sampling_prob = 1.0
+    fixed = interop.from_batch_selection(cut, STEP, num_examples=100, neighbours="replace-special")
+    assert fixed == jaxdp.Repeated(jaxdp.fixed_size_sampled(STEP, 5, 25), 10)
+    bins = _strategy("BallsInBinsSampling", iterations=40, cycle_length=10)
+    zeroed = interop.from_batch_selection(bins, STEP, neighbours="replace-special")
+    assert zeroed == found["Balls-in-bins"]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +189,15 @@ def test_runs_of_the_strategies():
             ),
             N,
             "truncated",
+        ),
+        (
+            _strategy(
+                "CyclicPoissonSampling",
+                **CYCLIC | {"truncated_batch_size": 9, "cycle_length": 2},
+                partition_type=types.SimpleNamespace(name="INDEPENDENT"),
+            ),
+            N | {"neighbours": "replace-special"},
+            "equal split",
         ),
         (
             _strategy(

@@ -1,34 +1,45 @@
 """The ways of drawing batches, side by side: in Python, on the command line and as a picture."""
 
+import itertools
 import json
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import calibrate
+import jaxdp
+from calibrate._attained import separated_sum
 from jaxdp import plot
 from jaxdp.cli._app import app
 
 TASK = {"num_examples": 10_000, "batch_size": 100, "epochs": 10, "epsilon": 1.0, "delta": 1e-5}
-CHEAP = ("poisson", "fixed size", "public order", "full batch")
+CHEAP = ("poisson", "fixed size", "public order", "full batch", "cyclic poisson", "b-min-sep")
 
 
 def test_samplers_side_by_side():
     found = calibrate.compare_samplers(**TASK, schemes=CHEAP)
     assert [s.name for s in found] == list(CHEAP)
-    poisson, fixed, order, full = found
+    poisson, fixed, order, full, cyclic, separated = found
     assert poisson.sigma == pytest.approx(1.41462, rel=2e-4)  # dp_accounting's PLD, fine grid
     assert fixed.sigma == pytest.approx(2.0 * poisson.sigma, rel=1e-4)
     assert order.sigma == pytest.approx(3.73063 * 10**0.5, rel=1e-5)  # ten Gaussians are one
     assert full.noise == pytest.approx(order.noise / 100)
+    # of 4 groups: 250 steps at rate .04; b-min-sep is known between a sum and Poisson batches
+    assert poisson.sigma < separated.sigma < 1.03 * poisson.sigma
+    assert separated.sigma < cyclic.sigma < order.sigma
+    bounds = jaxdp.epsilon_bounds(
+        jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(cyclic.sigma), 0.04), 250), 1e-5
+    )
+    assert cyclic.epsilon == pytest.approx([float(b) for b in bounds], rel=1e-6)
     for s in found:
         low, high = s.epsilon
-        assert 0.998 * high < low <= high <= 1.0
+        assert (0.8 if s is separated else 0.998) * high < low <= high <= 1.0
         assert s.mechanism.neighbours in (s.neighbours, None)
     assert found["poisson"].num_steps == 1000
     lines = str(found).splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 7
     assert all(s.guarantee in line for s, line in zip(found, lines[1:], strict=True))
     ax = plot.samplers(found)
     assert [bar.get_width() for bar in ax.patches] == [s.sigma for s in found]
@@ -45,6 +56,27 @@ def test_samplers_that_compile_for_long():
         assert s.epsilon[1] > 0.9998
     assert found["shuffled, replace-one"].epsilon[0] < 0.9
     assert found["poisson, replace-one"].sigma < found["fixed size, replace-one"].sigma
+
+
+@pytest.mark.parametrize(("b", "rate", "steps"), [(1, 0.3, 6), (3, 0.2, 7), (2, 0.5, 5)])
+def test_the_sum_of_separated_batches_by_enumeration(b, rate, steps):
+    """Breaks when a record's number of batches has another law than from all its patterns."""
+    m = separated_sum(2.0, rate, b, steps)
+    joins, chances = rate / (1.0 - (b - 1) * rate), np.zeros(len(m.weights))
+    for joined in itertools.product((0, 1), repeat=steps):
+        for wait in range(b):
+            weight, left = (rate if wait else 1.0 - (b - 1) * rate), wait
+            for one in joined:
+                weight *= (not one) if left else joins if one else 1.0 - joins
+                left = left - 1 if left else (b - 1) * one
+            chances[min(sum(joined), chances.size - 1)] += weight
+    np.testing.assert_allclose(m.weights, chances, atol=1e-12)
+    np.testing.assert_allclose(m.sensitivities, np.arange(chances.size) / np.sqrt(steps), rtol=1e-8)
+
+
+def test_a_separation_beyond_the_data_is_named():
+    with pytest.raises(ValueError, match="min_separation"):
+        calibrate.compare_samplers(**TASK, schemes=("b-min-sep",), min_separation=101)
 
 
 def _invoke(*args):

@@ -109,10 +109,21 @@ def test_batches_that_are_cut():
         mechanism(100, 0.1, 0)
     with pytest.raises(interop.UnsupportedEvent, match="not private"):
         mechanism(100, 0.1, 20, 0.0)
-    with pytest.raises(interop.UnsupportedEvent, match="neighboring_relation"):
-        interop.from_dp_event(
-            dp_event.TruncatedSubsampledGaussianDpEvent(100, 0.1, 20, 2.0), RELATIONS.REPLACE_ONE
-        )
+    gaussian = jaxdp.Gaussian(2.0)
+    event = dp_event.TruncatedSubsampledGaussianDpEvent(100, 0.1, 20, 2.0)
+    replaced = interop.from_dp_event(event, RELATIONS.REPLACE_ONE)
+    assert replaced == jaxdp.TruncatedPoissonSampledReplaceOne(gaussian, 0.1, 20, 100)
+    zeroed = interop.from_dp_event(event, RELATIONS.REPLACE_SPECIAL)
+    assert zeroed == jaxdp.TruncatedPoissonSampled(gaussian, 0.1, 20, 100, zero_out=True)
+    # composes with what holds for both
+    both = dp_event.ComposedDpEvent([event, SGD])
+    assert interop.from_dp_event(both, RELATIONS.REPLACE_SPECIAL).neighbours == "add-or-remove"
+    event = dp_event.TruncatedSubsampledGaussianDpEvent(100, 1.0, 20, 2.0)
+    for relation in (RELATIONS.REPLACE_ONE, RELATIONS.REPLACE_SPECIAL):
+        fixed = interop.from_dp_event(event, relation)
+        assert fixed == jaxdp.fixed_size_sampled(gaussian, 20, 100)
+    event = dp_event.TruncatedSubsampledGaussianDpEvent(100, 1.0, 100, 2.0)
+    assert interop.from_dp_event(event, RELATIONS.REPLACE_ONE) == jaxdp.Gaussian(2.0, 2.0)
     drawn = dp_event.SampledWithReplacementDpEvent(100, 20, dp_event.GaussianDpEvent(2.0))
     assert interop.from_dp_event(drawn, RELATIONS.REPLACE_ONE) == jaxdp.fixed_size_sampled(
         jaxdp.Gaussian(2.0), 20, 100, replacement=True

@@ -19,6 +19,7 @@ FLOORS = {
     "jaxdp._x64": 0,
     "jaxdp._checks": 0,
     "jaxdp._devices": 0,
+    "jaxdp._lanes": 0,
     "jaxdp._structure": 0,
     "jaxdp._special": 0,
     "jaxdp._roots": 0,

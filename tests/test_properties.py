@@ -168,6 +168,7 @@ SAMPLES = (
     jaxdp.PoissonSampledGroup(1.0, 0.1, 3),
     jaxdp.FixedSizeGroup(1.0, 10, 100, 3),
     jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(1.0), 0.1, 20, 100),
+    jaxdp.TruncatedPoissonSampledReplaceOne(jaxdp.Gaussian(1.0), 0.1, 20, 100),
     jaxdp.ExponentialMechanism(1.0),
     jaxdp.PermuteAndFlip(1.0),
     jaxdp.ReportNoisyMax(1.0, "laplace"),

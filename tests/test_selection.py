@@ -82,29 +82,91 @@ def test_one_selection_is_dominated_and_two_candidates_attain_it(law, mechanism)
     np.testing.assert_allclose(attained, bound, rtol=1e-3, atol=1e-4)
 
 
-def test_sparse_vector_is_pure():
-    """All answers to three queries, integrated over the noise of the threshold."""
-    epsilon, ratio = 1.0, 2.0 ** (2.0 / 3.0)
+RHO, RHO_WEIGHTS = (
+    np.concatenate(a)
+    for a in zip(
+        *(
+            (
+                a + 0.5 * (b - a) * (1.0 + np.polynomial.legendre.leggauss(40)[0]),
+                0.5 * (b - a) * np.polynomial.legendre.leggauss(40)[1],
+            )
+            for a, b in itertools.pairwise(np.arange(-120.0, 120.5, 0.5))
+        ),
+        strict=True,
+    )
+)
+
+
+def _sparse_vector(values, epsilon, count, monotone):
+    """Probabilities of all answers, integrated over the threshold's noise (kinks at halves)."""
+    draws = count if monotone else 2 * count
+    ratio = draws ** (2.0 / 3.0)
     first = epsilon / (1.0 + ratio)
-    rho = np.linspace(-80.0, 80.0, 40_001)
-    weight = stats.laplace.pdf(rho, scale=1.0 / first) * (rho[1] - rho[0])
-    queries = stats.laplace(scale=2.0 / (first * ratio))
+    weight = RHO_WEIGHTS * stats.laplace.pdf(RHO, scale=1.0 / first)
+    above = [stats.laplace.sf(RHO - v, scale=draws / (first * ratio)) for v in values]
+    states = {(): weight}
+    for a in above:
+        following = {}
+        for answers, w in states.items():
+            if sum(answers) == count:
+                following[(*answers, 0)] = w
+            else:
+                following[(*answers, 1)] = w * a
+                following[(*answers, 0)] = w * (1.0 - a)
+        states = following
+    return {answers: float(np.sum(w)) for answers, w in states.items()}
 
-    def law(values):
-        above = [queries.sf(rho - v) for v in values]
-        out, below = [], np.ones_like(rho)
-        for a in above:
-            out.append(np.sum(weight * below * a))
-            below = below * (1.0 - a)
-        return np.asarray([*out, np.sum(weight * below)])
 
-    largest = -np.inf
-    for base in ((0.0, 0.0, 0.0), (-4.0, 2.0, -4.0), (5.0, -5.0, 5.0)):
-        for move in itertools.product((-1.0, 1.0), repeat=3):
-            ratios = np.log(law(base) / law(np.asarray(base) + np.asarray(move)))
-            largest = max(largest, ratios.max())
-    bound = float(jaxdp.epsilon(jaxdp.SparseVector(epsilon), 0.0))
-    assert 0.6 * bound < largest <= bound + 1e-6
+@pytest.mark.parametrize(("count", "monotone"), [(1, False), (1, True), (2, False), (2, True)])
+def test_sparse_vector_is_dominated(count, monotone):
+    """Breaks when the pair is below what some series of answers tells, in either direction."""
+    epsilon = 1.5
+    m = jaxdp.SparseVector(epsilon, count, monotone)
+    bound = np.asarray(jaxdp.delta(m, X))
+    pure = np.asarray(jaxdp.delta(jaxdp.RandomizedResponse(epsilon), X))
+    assert np.all(bound <= pure * (1.0 + 1e-12))
+    inside = np.abs(X) < 0.9 * epsilon
+    assert np.all(bound[inside] < 0.999 * pure[inside])
+    moves = itertools.product((0.0, 1.0) if monotone else (-1.0, 1.0), repeat=4)
+    largest = np.zeros(X.size)
+    bases = ((0.0,) * 4, (-4.0, 2.0, -4.0, 2.0), (-20.0, -20.0, -20.0, 20.0), (-9.0, -9.0, -9.0, 9))
+    for move, base in itertools.product(moves, bases):
+        ours = _sparse_vector(base, epsilon, count, monotone)
+        theirs = _sparse_vector(np.asarray(base) + np.asarray(move), epsilon, count, monotone)
+        p, q = (np.asarray([law[k] for k in ours]) for law in (ours, theirs))
+        assert p.sum() == pytest.approx(1.0, rel=1e-9)
+        for one, two in ((p, q), (q, p)):
+            gap = np.maximum(one - np.exp(X)[:, None] * two, 0.0).sum(axis=1)
+            largest = np.maximum(largest, gap)
+    assert np.all(largest <= bound + 1e-9)
+    assert np.max(largest / np.maximum(bound, 1e-3)) > 0.7
+
+
+def test_sparse_vector_has_a_law_and_moments():
+    """Breaks when the curve, the masses, the moments and their composition do not agree."""
+    epsilon, alpha = 1.5, np.array([1.5, 2.0, 9.0])
+    for count, monotone in ((1, True), (1, False), (5, False)):
+        m = jaxdp.SparseVector(epsilon, count, monotone)
+        ratio = (count if monotone else 2 * count) ** (2.0 / 3.0)
+        d = epsilon * (ratio - 1.0) / (ratio + 1.0)
+        # from the curve alone: Q{L > x} is its slope in e^x, by its definition
+        grid = np.linspace(d, epsilon, 200_001)
+        middle, density = 0.5 * (grid[1:] + grid[:-1]), 0.25 * np.exp(-0.5 * epsilon)
+        mass = density * np.exp(-0.5 * middle) * np.diff(grid)
+        mirror = mass * np.exp(middle)
+        ends = 0.5 * np.tanh(d / 2) * np.exp(-0.5 * (epsilon + np.array([-d, d])))
+        losses = np.concatenate([[-epsilon, epsilon, -d, d], middle, -middle])
+        q = np.concatenate([[0.5, 0.5 * np.exp(-epsilon)], ends, mass, mirror])
+        assert q.sum() == pytest.approx(1.0, rel=1e-9)
+        curve = [np.sum(q * np.maximum(np.exp(losses) - np.exp(x), 0.0)) for x in X]
+        np.testing.assert_allclose(jaxdp.delta(m, X), curve, rtol=1e-8, atol=1e-10)
+        moments = [np.log(np.sum(q * np.exp(a * losses))) / (a - 1.0) for a in alpha]
+        np.testing.assert_allclose(jaxdp.renyi(m, alpha), moments, rtol=1e-8)
+    run = jaxdp.Repeated(jaxdp.SparseVector(0.3), 30)
+    low, high = jaxdp.epsilon_bounds(run, 1e-5)
+    pure = jaxdp.epsilon_bounds(jaxdp.Repeated(jaxdp.RandomizedResponse(0.3), 30), 1e-5)
+    assert 0.999 * high < low <= high < 0.97 * pure[0]
+    assert high < jaxdp.epsilon(run, 1e-5, method=jaxdp.Renyi())
 
 
 def _adaptive(epsilon, steps, cells):

@@ -128,6 +128,14 @@ TABLE = (
         side=1,
     ),
     row(
+        "TruncatedPoissonSampledReplaceOne",
+        lambda s, q, e: jaxdp.delta(
+            jaxdp.TruncatedPoissonSampledReplaceOne(jaxdp.Gaussian(s), q, 3, 10), e
+        ),
+        (1.3, 0.2, 0.3),
+        side=1,
+    ),
+    row(
         "Parallel",
         lambda s, e: jaxdp.delta(jaxdp.Parallel([jaxdp.Gaussian(s), jaxdp.Laplace(2.0)]), e),
         (0.8, 0.3),
@@ -158,11 +166,12 @@ TABLE = (
         "ExponentialMechanism", lambda p, e: jaxdp.delta(jaxdp.ExponentialMechanism(p), e), (1, 0.3)
     ),
     row(
-        "PermuteAndFlip ReportNoisyMax SparseVector",
+        "PermuteAndFlip ReportNoisyMax",
         lambda p, e: jaxdp.delta(jaxdp.PermuteAndFlip(p), e),
         (1, 0.3),
         side=1,
     ),
+    row("SparseVector", lambda p, a: jaxdp.renyi(jaxdp.SparseVector(p), a), (1.0, 3.0), side=1),
     row("RandomizedResponse", lambda p, e: jaxdp.delta(jaxdp.RandomizedResponse(p), e), (1, 0.3)),
     row("ApproximateDP", lambda p, d, e: jaxdp.delta(jaxdp.ApproximateDP(p, d), e), (1, 0.1, 0.3)),
     row("Brownian", lambda t, r, e: jaxdp.delta(jaxdp.Brownian(t, r), e), (0.6, 1.2, 0.5), side=1),

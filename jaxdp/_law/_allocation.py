@@ -11,12 +11,25 @@ from jax.typing import ArrayLike
 
 from jaxdp import _special as special
 from jaxdp._divergences import log_add, log_positive
-from jaxdp._law import _allowances, _average, _average_guess, _average_plan, _average_term, _query
+from jaxdp._law import (
+    _allowances,
+    _average,
+    _average_guess,
+    _average_plan,
+    _average_stitch,
+    _average_term,
+    _query,
+)
 from jaxdp._law._average import Total
 from jaxdp._law._terms import Direction, Term
 
 DEFAULT_SIZE = 16384
 _LAST = 600.0
+# Lattices for a law above, by the delta that each is for: that share of the logarithm, and so much
+# less; whether its tail is cut as for all of the law, and whether its window holds the bulk.
+_AIMS = ((0.15, 1.0), (1.0, 0.0), (1.0, 7.0))
+_KINDS = ((False, True), (True, True), (False, False))
+_ROUNDS = 2  # of their plans
 
 
 def _sign(direction: Direction) -> int:
@@ -117,14 +130,50 @@ def averaged_term(
     s = _sign(direction)
     steps, log_delta, count = _numbers(num_steps, log_delta, count)
     aim = jnp.maximum(log_delta - jnp.log(jnp.maximum(count, 1.0)), -600.0)
-    typical = _average_guess.typical_ratio(term, steps, log_delta, count) if s < 0 else None
     beside = None if others is None or s < 0 else lax.stop_gradient(_numbers(others)[0])
-    chosen = _average_plan.plan(
-        term, steps, None, aim, s, size, whole=True, typical=typical, others=beside
-    )
-    law = _average.total(term, steps, chosen, size, s, side)
-    averaged = _average_term.as_term(law, term, s, side)
+    if s > 0 and side > 0:
+        averaged = _from_several(term, steps, aim, size, beside)
+    else:
+        typical = _average_guess.typical_ratio(term, steps, log_delta, count) if s < 0 else None
+        chosen = _average_plan.plan(
+            term, steps, None, aim, s, size, whole=True, typical=typical, others=beside
+        )
+        law = _average.total(term, steps, chosen, size, s, side)
+        averaged = _average_term.as_term(law, term, s, side)
     return averaged._replace(count=count, mass_error=_unknown(term))
+
+
+def _from_several(
+    term: Term, steps: jax.Array, aim: jax.Array, size: int, others: jax.Array | None
+) -> Term:
+    """The law above by several lattices: the bulk, all of it, and the largest ratios ("remove").
+
+    One lattice that reaches the largest ratios is too coarse for the bulk, where few are composed.
+    """
+
+    def look(log_delta: jax.Array, whole: jax.Array, down: jax.Array):
+        chosen = _average_plan.plan(
+            term,
+            steps,
+            None,
+            log_delta,
+            1,
+            size,
+            whole=whole,
+            down=down,
+            others=others,
+            rounds=_ROUNDS,
+        )
+        law = _average.total(term, steps, chosen, size, 1, 1)
+        return _average_term.nodes(law, term, 1, 1), _average_term.ends(law, term)
+
+    aims = jnp.stack([share * aim - deeper for share, deeper in _AIMS])
+    kinds = jnp.asarray(_KINDS)
+    found, ends = jax.vmap(look)(aims, kinds[:, 0], kinds[:, 1])
+    laws = [jax.tree.map(lambda x, k=k: x[k], found) for k in range(len(_AIMS))]
+    masses, log_tau_p, log_tau_q = _average_stitch.stitched(laws)
+    # (The widest ends hold all of them.)
+    return Term(masses, 1.0, log_tau_p, log_tau_q, (jnp.min(ends[0]), jnp.max(ends[1])))
 
 
 def size_for(length: int) -> int:

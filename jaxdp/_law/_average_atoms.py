@@ -69,10 +69,12 @@ class Moments(NamedTuple):
 def moments(atoms: Atoms, theta: jax.Array, s: int) -> Moments:
     """K, and mean and deviation of the tilted x."""
     exponent = atoms.log_q + s * theta * (atoms.x - 1.0)
-    log_norm = log_sum(exponent)
-    weight = jnp.exp(exponent - log_norm)
-    mean = jnp.sum(weight * atoms.x)
-    return Moments(log_norm, mean, jnp.sqrt(jnp.sum(weight * (atoms.x - mean) ** 2)))
+    top = jnp.max(exponent)
+    weight = jnp.exp(exponent - top)
+    whole = jnp.sum(weight)
+    mean = jnp.sum(weight * atoms.x) / whole
+    variance = jnp.sum(weight * (atoms.x - mean) ** 2) / whole
+    return Moments(top + jnp.log(whole), mean, jnp.sqrt(variance))
 
 
 def _log_part(theta: jax.Array, deviation: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jaxdp._law._average_atoms import (
     DEEPEST,
@@ -49,7 +50,8 @@ _TOP_OF_WHOLE = 3e-3
 _WINDOW_OF_WHOLE = 1e-3
 # The coarse transforms that find where to look.
 _SIZE = 2048
-_ROUNDS = 6
+_ROUNDS = 6  # at most
+_SETTLED = 1e-3  # a change of the query that is next to the coarse lattice's step, of its width
 _IGNORED = 1e-9
 _REST = 1e-10
 
@@ -78,6 +80,10 @@ class AveragePlan(NamedTuple):
 def _edge(log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array) -> jax.Array:
     """The distance beyond which Chernoff leaves at most e^log_mass."""
     return jnp.min((log_mgf - log_mass) / tilts)
+
+
+def _either(whole: bool | jax.Array, yes: ArrayLike, no: ArrayLike) -> ArrayLike:
+    return (yes if whole else no) if isinstance(whole, bool) else jnp.where(whole, yes, no)
 
 
 class _Query(NamedTuple):
@@ -114,19 +120,19 @@ class _Choice(NamedTuple):
     low: jax.Array
     high: jax.Array
     steps: jax.Array
-    whole: bool
+    whole: bool | jax.Array
     typical: jax.Array | None
     others: jax.Array | None
     short: jax.Array
+    down: bool | jax.Array
 
 
 def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePlan:
     """The tilt, of those tried, that needs the smallest window to answer the query."""
-    atoms, lowest, highest, steps, whole, typical, *_ = common
-    if s > 0 and not whole:
-        highest = jnp.minimum(
-            highest, far_enough(atoms, common.short, jnp.maximum(query.y - steps, 0.0))
-        )
+    atoms, lowest, highest, steps, whole, typical, *_, down = common
+    if s > 0 and whole is not True:
+        far = far_enough(atoms, common.short, jnp.maximum(query.y - steps, 0.0))
+        highest = jnp.minimum(highest, _either(whole, jnp.inf, far))
         atoms = Atoms(atoms.log_q, jnp.minimum(atoms.x, highest))
     # All of the law but this mass, for one that will be composed: twice over on the add side, where
     # ratios that rare are capped, or Chernoff would see nothing but the largest.
@@ -151,7 +157,7 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         # delta in units of the largest z e^{-theta z}, what a stray mass 1 would cost
         log_cost = log_value - steps * m.log_norm + theta * (query.y - s * steps)
         log_cost += jnp.log(theta) + 1.0
-        log_window = jnp.log(_WINDOW_OF_WHOLE if whole and s > 0 else _WINDOW)
+        log_window = jnp.log(_either(whole, _WINDOW_OF_WHOLE, _WINDOW) if s > 0 else _WINDOW)
         log_mass = jnp.minimum(log_cost + log_window, -2.0)
         log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
         # On the add side large ratios hardly count: they may be moved back, or dropped.
@@ -169,9 +175,11 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         farthest = jnp.maximum(top - m.mean, 1e-3 * deviation)
         least = jnp.minimum(ends[1], jnp.log(4.0 * deviation / farthest))
         tilts = jnp.exp(least + _STEPS_OF_TILTS * (ends[0] - least)) / deviation
-        both = s * jnp.concatenate([-tilts, tilts])
-        far_off = jnp.where(both[:, None] > 0.0, reaching, atoms.x) - m.mean
-        log_mgf = steps * log_sum(log_weight + both[:, None] * far_off)
+        # (Worked out once, not for every tilt.)
+        away = jnp.stack([s * (x - m.mean) for x in (atoms.x, reaching)[::s]])
+        away, log_weight = lax.optimization_barrier((away, log_weight))
+        both = jnp.stack([-tilts, tilts])[:, :, None]
+        log_mgf = steps * log_sum(log_weight + both * away[:, None, :]).reshape(-1)
         reach = jnp.sort(s * steps * jnp.stack([lowest, top]))
         floor = query.y - 0.5 * deviation - 0.03 * jnp.abs(query.y - s * steps)
         floor = jnp.minimum(floor, centre)
@@ -182,15 +190,15 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
             wide = log_mgf + 0.5 * steps * spread * jnp.concatenate([tilts, tilts]) ** 2
             below = _edge(wide[: tilts.size], tilts, log_mass)
             above = _edge(wide[tilts.size :], tilts, log_mass)
-            low = jnp.minimum(centre - below, everything if whole else floor)
+            low = jnp.minimum(centre - below, _either(down, everything, floor))
             low = jnp.maximum(low, reach[0])
             # Above, z e^{-theta z} falls.
             far = jnp.minimum(centre + above, query.y + (3.0 - log_mass) / theta)
             high = jnp.minimum(jnp.maximum(far, query.y + 0.5 * deviation), reach[1])
             # What is wrapped around must not come to lie beyond what is read.
             far = jnp.minimum(centre + above, reach[1])
-            read = low if whole else floor
-            high = jnp.maximum(high, low + far - (low if whole else query.y))
+            read = _either(down, low, floor)
+            high = jnp.maximum(high, low + far - _either(down, low, query.y))
             return low, high, jnp.maximum(far - read, high - low), read
 
         low, high, _, _ = window(jnp.float64(0.0))
@@ -219,9 +227,9 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
 
     tried = jnp.asarray(_TRIED if typical is None else _TRIED_FOR_TYPICAL)
     plans, size = jax.vmap(try_tilt)(tilt * tried)
-    if whole:  # all of the law is wanted, not only its tail
+    if whole is not False:  # all of the law is wanted, not only its tail
         dear = 1e3 if common.others is None else jnp.minimum(1.0 + 50.0 * common.others, 1e3)
-        size = jnp.where(tried > 0.5, dear * size, size)
+        size = jnp.where(jnp.asarray(whole) & (tried > 0.5), dear * size, size)
     if typical is not None:
         size = jnp.where(plans.middle < typical, 1e3 * size, size)
     order = jnp.arange(size.shape[0])
@@ -274,6 +282,16 @@ def _read(common: _Choice, query: _Query, plan: AveragePlan, fixed: bool, s: int
     return query._replace(y=jnp.maximum(jnp.min(jnp.where(met, y, y[-1])), s * steps))
 
 
+class _Round(NamedTuple):
+    """What the rounds of a plan hand on; `settled` if the last query was read again."""
+
+    number: jax.Array
+    query: _Query
+    plan: AveragePlan
+    settled: jax.Array
+    done: jax.Array
+
+
 def plan(
     term: Term,
     steps: jax.Array,
@@ -282,9 +300,11 @@ def plan(
     s: int,
     size: int,
     *,
-    whole: bool = False,
+    whole: bool | jax.Array = False,
+    down: bool | jax.Array | None = None,
     typical: jax.Array | None = None,
     others: jax.Array | None = None,
+    rounds: int = _ROUNDS,
 ) -> AveragePlan:
     """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
 
@@ -301,36 +321,48 @@ def plan(
     if s > 0:
         target = guess(atoms, steps, total) if log_delta is None else log_delta
 
-        def ratio(share: float) -> jax.Array:
+        def ratio(share: ArrayLike) -> jax.Array:
             """Beyond which the P-mass is that share of delta."""
             kept = above > jnp.exp(jnp.maximum(target + jnp.log(share), _SMALLEST))
             return jnp.max(jnp.where(kept, atoms.x, 1.0)) * 1.05
 
-        largest = ratio(_TOP_OF_WHOLE if whole else _TOP)
+        largest = ratio(_either(whole, _TOP_OF_WHOLE, _TOP))
         if others is not None:
-            largest = jnp.minimum(largest, far_enough_alone(atoms, steps, ratio, others))
+            alone = far_enough_alone(atoms, steps, ratio, others)
+            largest = jnp.minimum(largest, _either(whole, alone, jnp.inf))
         largest = jnp.minimum(high, largest)
-        atoms = Atoms(jnp.where(atoms.x <= largest, atoms.log_q, -jnp.inf), atoms.x)
-    short = shortfall(atoms, steps) if s > 0 and not whole else jnp.float64(0.0)
-    common = _Choice(atoms, low, largest, steps, whole, typical, others, short)
+        atoms = Atoms(atoms.log_q, jnp.minimum(atoms.x, largest))
+    short = shortfall(atoms, steps) if s > 0 and whole is not True else jnp.float64(0.0)
+    down = whole if down is None else down
+    common = _Choice(atoms, low, largest, steps, whole, typical, others, short, down)
+    common = common._replace(low=lax.stop_gradient(low), high=lax.stop_gradient(largest))
 
-    def again(i: jax.Array, state: tuple[_Query, AveragePlan]) -> tuple[_Query, AveragePlan]:
+    def again(state: _Round) -> _Round:
         """The last round, which reads nothing, is of the size asked for: one program for all."""
-        query, last = state[0], i == _ROUNDS
+        query, last = state.query, state.settled | (state.number == rounds)
         chosen = _at(common, query, s, jnp.where(last, float(size), float(_SIZE)))
         read = _read(common, query, chosen, total is not None, s)
-        return jax.tree.map(lambda a, b: jnp.where(last, a, b), query, read), chosen
+        moved = jnp.abs(read.y - query.y) / (chosen.high - chosen.low)
+        settled = moved + jnp.abs(read.log_delta - query.log_delta) < _SETTLED
+        return _Round(state.number + 1, read, chosen, settled, last)
 
-    query = _first_query(common, total, log_delta, s)
-    tilts = jnp.zeros((_STEPS_OF_TILTS.size,))
+    tilts, no = jnp.zeros((_STEPS_OF_TILTS.size,)), jnp.bool_(False)
     nothing = AveragePlan(*(jnp.float64(0.0) for _ in AveragePlan._fields))._replace(tilts=tilts)
-    _, chosen = lax.fori_loop(0, _ROUNDS + 1, again, (query, nothing))
+    query = _Query(
+        *(jnp.asarray(x, jnp.float64) for x in _first_query(common, total, log_delta, s))
+    )
+    start = lax.stop_gradient(_Round(jnp.int32(0), query, nothing, no, no))
+
+    def unless_done(_, state: _Round) -> _Round:
+        return lax.cond(state.done, lambda state: state, again, state)
+
+    chosen = lax.fori_loop(0, rounds + 1, unless_done, start).plan
     # The law below collapses its low end: at least so far that it holds a third of the mass up to
     # one lattice step further on.
     mass = jnp.cumsum(jnp.exp(atoms.log_q))
     reached = jnp.interp(atoms.x + chosen.width / size, atoms.x, mass)
     enough = (mass > 0.0) & (reached <= 3.0 * mass)
     least = jnp.min(jnp.where(enough, atoms.x, atoms.x[-1]))
-    if whole:
+    if whole is not False:
         chosen = chosen._replace(query=jnp.float64(1e300))
     return chosen._replace(cut=jnp.maximum(chosen.cut, jnp.minimum(least, chosen.middle)))

@@ -32,6 +32,9 @@ Points are moved by the shift of `_average` to the safe side. Masses of interval
 binary tree: at most 2 log2 N additions of positive terms each.
 """
 
+import functools
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -40,14 +43,31 @@ from jaxdp._divergences import log_positive
 from jaxdp._law import _allowances
 from jaxdp._law._average import Total, _slack, curve
 from jaxdp._law._intervals import interval_masses
-from jaxdp._law._terms import Masses, Term
+from jaxdp._law._terms import Term
 
 _E = 2.718281828459045
 _SMALLEST = 1e-280  # what underflow may lose
 
 
+class Nodes(NamedTuple):
+    """A law on ratios x, increasing by steps (to 0, where there is no mass), and its two ends."""
+
+    x: jax.Array
+    mass: jax.Array
+    step: jax.Array
+    log_tau_p: jax.Array
+    log_tau_q: jax.Array
+
+
 def as_term(law: Total, term: Term, s: int, side: int) -> Term:
     """The term whose "remove" (s = +1) or "add" (s = -1) reading is above or below."""
+    at = nodes(law, term, s, side)
+    masses = interval_masses(at.mass, at.mass * at.x, functools.partial(count_up_to, at.x, at.step))
+    return Term(masses, 1.0, at.log_tau_p, at.log_tau_q, ends(law, term))
+
+
+def nodes(law: Total, term: Term, s: int, side: int) -> Nodes:
+    """The law above or below, the direction's."""
     size = law.weights.shape[0]
     y = law.start + law.spacing * jnp.arange(size, dtype=jnp.float64)
     mass, beyond = (_above if side > 0 else _below)(law, y)
@@ -63,13 +83,17 @@ def as_term(law: Total, term: Term, s: int, side: int) -> Term:
         log_tau_q = log_positive(at_zero + beyond)
         if side > 0:  # reversed, all mass is to be there
             tau = jnp.maximum(tau, 1.0 - jnp.sum(mass * x) * (1.0 - _allowances.sums(size)))
-    low, high = (jnp.asarray(e, jnp.float64) for e in term.support)
     x, mass = (x, mass) if s > 0 else (x[::-1], mass[::-1])
-    ends = (
+    return Nodes(x, mass, law.spacing / law.steps, log_positive(tau), log_tau_q)
+
+
+def ends(law: Total, term: Term) -> tuple[jax.Array, jax.Array]:
+    """The smallest and the largest finite loss, where there are such."""
+    low, high = (jnp.asarray(e, jnp.float64) for e in term.support)
+    return (
         jnp.where(jnp.isfinite(low), log_positive(law.ends[0]), -jnp.inf),
         jnp.where(jnp.isfinite(high), log_positive(law.ends[1]), jnp.inf),
     )
-    return Term(_masses(mass, x, law.spacing / law.steps), 1.0, log_positive(tau), log_tau_q, ends)
 
 
 def _above(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -130,14 +154,8 @@ def _below(law: Total, y: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.maximum(mass, 0.0) * scale, jnp.float64(0.0)
 
 
-def _masses(mass: jax.Array, x: jax.Array, step: jax.Array) -> Masses:
-    """Sums over lo < log x <= hi, x increasing by steps (to 0, where there is no mass)."""
-    size = mass.shape[0]
-    places = lax.stop_gradient(x[-1])
-
-    def index(loss: jax.Array) -> jax.Array:
-        """How many points have log x <= loss."""
-        at = (jnp.exp(jnp.minimum(loss, 700.0)) - places) / step
-        return jnp.clip(jnp.floor(at) + size, 0.0, size).astype(jnp.int32)
-
-    return interval_masses(mass, mass * x, index)
+def count_up_to(x: jax.Array, step: jax.Array, loss: jax.Array) -> jax.Array:
+    """How many points have log x <= loss."""
+    size = x.shape[0]
+    at = (jnp.exp(jnp.minimum(loss, 700.0)) - lax.stop_gradient(x[-1])) / step
+    return jnp.clip(jnp.floor(at) + size, 0.0, size).astype(jnp.int32)

@@ -74,7 +74,8 @@ def _pilot_edges(term: Term) -> jax.Array:
 
     An atom at an end has a cell of its own, and what lies next to it is seen at any tilt.
     """
-    edges = jnp.asarray(_PILOT_LADDER * _PILOT_SPACING)
+    # (Sorted as a constant, when a law is known at compile time, they would take seconds.)
+    edges = lax.optimization_barrier(jnp.asarray(_PILOT_LADDER * _PILOT_SPACING))
     if not term.bounded:
         return edges
     low, high = (jnp.asarray(end, jnp.float64) for end in term.support)

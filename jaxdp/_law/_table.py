@@ -29,6 +29,7 @@ included. So a measure above needs total mass as well, and one below may have le
 Points are moved by the rounding of their positions, to the safe side.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -46,9 +47,10 @@ from jaxdp._law._symbols import count_up, factors, from_log, log_of, wrap
 from jaxdp._law._terms import Family, Term, Terms
 from jaxdp._special import log1p
 
-_TILTS = 24  # that are transformed
+_TILTS = 12  # that are transformed: some three deviations apart
 _REACH = 2.0 ** np.arange(-6.0, 13.0)  # of tilts that bound masses, per deviation
 _PROOFS = np.concatenate([-1.0 - _REACH[::-1], [-1.0, -0.5, 0.0], _REACH])
+_DIVISORS = 128  # of a support's width, of which the lattice takes that which suits the others
 _LOG_LOW = -60.0  # of the Q-mass that may be left below
 _SMALLEST = 1e-280  # what underflow may lose
 _MASSES = 2.0**-40  # relative, what the rounding of a step's masses may take away
@@ -78,6 +80,34 @@ class _Part(NamedTuple):
     taken: jax.Array
 
 
+def _shared(terms: Terms, spacing: jax.Array) -> jax.Array:
+    """A spacing that divides the widths of all bounded supports: the widest, others nearly.
+
+    An atom at an end that is not on the lattice costs the law below in proportion to how far off.
+    """
+    bounded = [term for term in terms if isinstance(term, Term) and term.bounded]
+    if not bounded:
+        return spacing
+    widths = jnp.stack([between(finite_ends(term)) for term in bounded])
+    spacing = dividing(jnp.max(widths), spacing, least=4.0)
+    most = jnp.round(jnp.max(widths) / spacing)
+    times = jnp.maximum(most - jnp.arange(_DIVISORS), 1.0)
+    place = widths[:, None] * times / jnp.maximum(jnp.max(widths), 1e-300)
+    off = jnp.max(jnp.abs(place - jnp.round(place)), axis=0)
+    off = jnp.where(times >= 0.9 * most, off, jnp.inf)
+    best = jnp.max(jnp.where(off <= jnp.min(off), times, 0.0))
+    return jnp.where(best >= 4.0, spacing * most / jnp.maximum(best, 1.0), spacing)
+
+
+def _stretch(terms: Terms) -> jax.Array:
+    """1, with the relative slopes of the widest support: its ends stay on the lattice's nodes."""
+    bounded = [term for term in terms if isinstance(term, Term) and term.bounded]
+    width = functools.reduce(jnp.maximum, [between(finite_ends(t)) for t in bounded], jnp.zeros(()))
+    some = width > 0.0
+    width = jnp.where(some, width, 1.0)
+    return jnp.where(some, width / lax.stop_gradient(width), 1.0)
+
+
 def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
     """Choices only: nothing here needs to be right."""
     atoms = _saddle.coarse_atoms(terms)
@@ -101,15 +131,24 @@ def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
     low, high = ends(jnp.sum(count * at.log_norm, axis=-1))
     width = jnp.maximum(high - low, 1e-9 * (1.0 + jnp.abs(high)))
     spacing = width / (size - 8)
-    if len(terms) == 1 and isinstance(terms[0], Term):
-        spacing = dividing(between(finite_ends(terms[0])), spacing, least=4.0)
+    spacing = _shared(terms, spacing)
     mean = jnp.sum(count * at.mean, axis=-1)
     aims = jnp.linspace(low - 0.1 * width, low + 1.1 * width, _TILTS)
     inner = jnp.interp(aims, mean, proofs)
+    # Those that prove the most beyond the list, and beyond the ends of the transform.
+    log_mgf = jnp.sum(count * at.log_norm, axis=-1)
+    half = 0.5 * size * spacing
+    last = low + 2.0 * half
+
+    def best(at: jax.Array, above: bool) -> jax.Array:
+        proves = proofs > 0.0 if above else proofs < -1.0
+        exponent = jnp.where(proves, log_mgf - proofs * at, jnp.inf)
+        return jnp.max(jnp.where(exponent <= jnp.min(exponent), proofs, -jnp.inf))
+
+    proving = [best(low, False), best(low - half, False), best(last, True), best(last + half, True)]
+    tilts = jnp.concatenate([inner, jnp.stack(proving)])
     own = ends(at.log_norm.T)
-    return _Choice(
-        spacing, low, jnp.concatenate([inner, proofs]), whole.mean, (own[0], jnp.maximum(*own))
-    )
+    return _Choice(spacing, low, tilts, whole.mean, (own[0], jnp.maximum(*own)))
 
 
 def _left_at_zero(term: Term, node: jax.Array) -> jax.Array:
@@ -216,6 +255,7 @@ def tabulated(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Term:
       side: +1 or -1.
     """
     chosen = lax.stop_gradient(_choose(terms, log_floor, size))
+    chosen = chosen._replace(spacing=chosen.spacing * _stretch(terms))
     part = _parts(terms, chosen, size, side)
     h, steps = chosen.spacing, part.factors[0]
     first = lax.stop_gradient(jnp.floor((chosen.low - part.start) / h) - 1.0)
@@ -237,8 +277,9 @@ def tabulated(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Term:
     log_unit = part.log_norm[:_TILTS, None] - tilts[:_TILTS, None] * loss
     score = lax.stop_gradient(log_unit + jnp.log(stray)[:, None])
     # (The first that is as good as the best: compiled, both may be rounded differently.)
-    best = jnp.cumsum(score <= jnp.min(score, axis=0) + 0.1, axis=0) == 0
-    best = jnp.minimum(jnp.sum(best.astype(jnp.int32), axis=0), _TILTS - 1)[None]
+    order = jnp.arange(_TILTS, dtype=jnp.int32)[:, None]
+    best = jnp.where(score <= jnp.min(score, axis=0) + 0.1, order, _TILTS - 1)
+    best = jnp.min(best, axis=0, keepdims=True)
 
     def pick(values: jax.Array) -> jax.Array:
         return jnp.take_along_axis(jnp.broadcast_to(values, log_unit.shape), best, axis=0)[0]

@@ -34,3 +34,6 @@ from jaxdp._mechanisms._selection import PermuteAndFlip as PermuteAndFlip
 from jaxdp._mechanisms._selection import ReportNoisyMax as ReportNoisyMax
 from jaxdp._mechanisms._selection import SparseVector as SparseVector
 from jaxdp._mechanisms._truncated import TruncatedPoissonSampled as TruncatedPoissonSampled
+from jaxdp._mechanisms._truncated import (
+    TruncatedPoissonSampledReplaceOne as TruncatedPoissonSampledReplaceOne,
+)

@@ -141,6 +141,10 @@ class Mechanism(abc.ABC):
     def _symmetric(self) -> bool:
         """Whether both directions have the same curve, for every parameter value."""
 
+    def _replaced(self) -> "Mechanism | None":
+        """Itself with one record exchanged for another, where a class of its own says so."""
+        return None
+
     def _held(self) -> tuple["Mechanism", ...]:
         """Of a step: what runs in it and may be a composition, whose law is tabulated first."""
         return ()

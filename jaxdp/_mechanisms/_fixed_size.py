@@ -49,6 +49,10 @@ class FixedSizeSampled(OnBatch):
     this pair; the run itself is bounded below by `PoissonSampled(replace_one(mechanism), q)`, which
     records that all but one agree attain.
 
+    The pair also dominates a Poisson batch at rate q of which a record is exchanged, whatever the
+    additive noise: there (1-q) M + q P is told from (1-q) M + q P', M the law without either, and
+    M is no further from P than P' is. (For a Gaussian, `PoissonSampledReplaceOne` is exact.)
+
     Args:
       mechanism: one step that runs on the batch, of the sensitivity to one record added or removed
         (which is doubled here), symmetric; or RandomizedResponse of the record.

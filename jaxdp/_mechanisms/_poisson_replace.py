@@ -65,7 +65,8 @@ class PoissonSampledReplaceOne(OnBatch):
         if not is_gaussian(self.mechanism):
             raise ValueError(
                 "mechanism must be one Gaussian (compositions of Gaussians are): no worst pair is "
-                "proven for other Poisson samples under replace-one adjacency"
+                "proven for other Poisson samples under replace-one adjacency; FixedSizeSampled at "
+                "the same rate is an upper bound"
             )
 
     def _parameters(self, slack: float = 0.0) -> tuple[jax.Array, jax.Array]:

@@ -17,13 +17,14 @@ def replace_one(m: Mechanism) -> Mechanism:
 
     Args:
       m: Gaussian, Laplace, Brownian, OrnsteinUhlenbeck, AdditiveNoise, the Poisson sample of one
-        Gaussian, or a composition of these.
+        Gaussian, a truncated Poisson sample, or a composition of these.
 
     Raises:
       ValueError: for other Poisson-subsampled mechanisms: their replace-one pair, ((1-q) Q + q P,
         (1-q) Q + q P') with three laws, is not the sampled pair at twice the sensitivity (see
-        `PoissonSampledReplaceOne`, the one that is proven); for mechanisms without a sensitivity,
-        and for those whose neighbours are stated. TypeError: if m is no mechanism.
+        `PoissonSampledReplaceOne`, the one that is proven; `FixedSizeSampled` at the same rate is
+        above it); for mechanisms without a sensitivity, and for those whose neighbours are stated.
+        TypeError: if m is no mechanism.
 
     Example:
       >>> import jaxdp
@@ -38,6 +39,9 @@ def replace_one(m: Mechanism) -> Mechanism:
         return Repeated(replace_one(m.mechanism), m.count)
     if isinstance(m, PoissonSampled) and is_gaussian(m.mechanism):
         return PoissonSampledReplaceOne(m.mechanism, m.sampling_probability)
+    replaced = m._replaced()
+    if replaced is not None:
+        return replaced
     stated = m.neighbours is not None or not m._replaceable
     if not hasattr(m, "sensitivity") or hasattr(m, "mechanism") or stated:
         raise ValueError(

@@ -11,10 +11,11 @@ from jax.typing import ArrayLike
 from jaxdp import _checks
 from jaxdp._mechanisms._base import Base, Direction, Mechanism, Term, mechanism
 from jaxdp._mechanisms._bounded_range import BoundedRange
-from jaxdp._mechanisms._finite import RandomizedResponse
 from jaxdp._mechanisms._laplace import Laplace
+from jaxdp._mechanisms._sparse_vector import ShiftedThreshold
 
 Noise = Literal["gumbel", "exponential", "laplace"]
+_SHARE_ERROR = 1e-15  # relative: of a quotient of powers
 
 
 class Selection(Mechanism):
@@ -204,12 +205,19 @@ class ReportNoisyMax(Selection):
 
 @mechanism
 class SparseVector(Selection):
-    """The sparse vector technique: which queries exceed a threshold, up to c of them.
+    r"""The sparse vector technique: which queries exceed a threshold, up to c of them.
 
     Threshold and queries get Laplace noise of scales 1/epsilon_1 and 2 c/epsilon_2, c/epsilon_2 if
     monotone, epsilon_1 + epsilon_2 = epsilon in the ratio 1 : (2 c)^(2/3), or 1 : c^(2/3) (Lyu, Su
     & Li 2017, arXiv 1603.01699, Algorithm 7 and Theorem 4): epsilon-DP for any number of queries,
-    chosen adaptively. Only that is used: the pair is randomised response. Fresh instances compose,
+    chosen adaptively, and more: the threshold's noise hides as Laplace noise does, so that
+
+    .. math:: \delta(x) \le 1 - e^{(x - \varepsilon)/2} \quad
+              (\varepsilon_2 - \varepsilon_1 \le x \le \varepsilon)
+
+    and next to 0 the chord of that curve (in e^x): one pair dominates, by law and by Rényi
+    divergences, below that of randomised response (proof in `ShiftedThreshold`). For one positive
+    answer to monotone queries it is that of `Laplace(1/epsilon)`. Fresh instances compose,
     `Repeated(SparseVector(epsilon), c)`; for many positive answers that is less than one of c.
 
     Args:
@@ -237,8 +245,14 @@ class SparseVector(Selection):
         count = _checks.whole_number("num_positive", self.num_positive)
         object.__setattr__(self, "num_positive", count)
 
+    def _ratio(self) -> float:
+        """epsilon_2/epsilon_1."""
+        return (self.num_positive if self.monotone else 2 * self.num_positive) ** (2.0 / 3.0)
+
     def _pair(self) -> Base:
-        return RandomizedResponse(self.epsilon)
+        ratio = self._ratio()
+        share = (ratio - 1.0) / (ratio + 1.0) * (1.0 + _SHARE_ERROR)
+        return ShiftedThreshold(self.epsilon, share)
 
     def sample(self, key: jax.Array, value: ArrayLike) -> jax.Array:
         """Whether each query is above, bool; False for all that follow the last positive answer.
@@ -249,7 +263,7 @@ class SparseVector(Selection):
         """
         value = jnp.asarray(value, jnp.result_type(value, float))
         draws = self.num_positive if self.monotone else 2 * self.num_positive
-        ratio = draws ** (2.0 / 3.0)
+        ratio = self._ratio()
         first = jnp.asarray(self.epsilon, value.dtype) / (1.0 + ratio)
         of_threshold, of_queries = jax.random.split(key)
         rho = jax.random.laplace(of_threshold, value.shape[:-1], value.dtype) / first

@@ -20,6 +20,9 @@ SchemeOption = Annotated[
     list[str] | None,
     typer.Option("--scheme", help=f"One of {', '.join(calibrate.SCHEMES)}; may be repeated."),
 ]
+SeparationOption = Annotated[
+    int, typer.Option(min=1, help='b of "cyclic poisson" and "b-min-sep".')
+]
 PlotOption = Annotated[
     pathlib.Path | None,
     typer.Option(help="Also draw the noise that each takes (.png, .svg, .pdf)."),
@@ -33,6 +36,7 @@ def compare(
     epsilon: Annotated[float, typer.Option(help="Target epsilon, > 0.")],
     delta: Annotated[float, typer.Option(help="Target delta in (0, 1).")],
     scheme: SchemeOption = None,
+    min_separation: SeparationOption = 4,
     plot: PlotOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, all digits.")] = False,
 ) -> None:
@@ -45,7 +49,8 @@ def compare(
     try:
         if plot is not None and plot.suffix not in _SUFFIXES:
             raise InputError(f"--plot must end in one of {', '.join(_SUFFIXES)}, got {plot.name}")
-        found = _found(records, batch, epochs, epsilon, delta, tuple(scheme or calibrate.SCHEMES))
+        schemes = tuple(scheme or calibrate.SCHEMES)
+        found = _found(records, batch, epochs, epsilon, delta, schemes, min_separation)
         if plot is not None:
             _draw(found, plot)
     except InputError as error:
@@ -74,7 +79,13 @@ def compare(
 
 
 def _found(
-    records: int, batch: int, epochs: int, epsilon: float, delta: float, schemes: tuple[str, ...]
+    records: int,
+    batch: int,
+    epochs: int,
+    epsilon: float,
+    delta: float,
+    schemes: tuple[str, ...],
+    min_separation: int,
 ) -> calibrate.Comparison:
     if not 0.0 < epsilon < math.inf:
         raise InputError(f"--epsilon must be finite and > 0, got {epsilon:g}")
@@ -94,6 +105,7 @@ def _found(
             epsilon=epsilon,
             delta=delta,
             schemes=schemes,
+            min_separation=min_separation,
         )
     except ValueError as error:
         raise InputError(str(error)) from None

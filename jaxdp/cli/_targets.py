@@ -18,12 +18,12 @@ from jaxdp.cli import _stream
 from jaxdp.cli._display import InputError
 
 # Rows to a piece of output, by what a row costs: closed forms, Rényi orders, numerical laws.
-_EXACT_ROWS, _RENYI_ROWS, _NUMERICAL_ROWS = 65536, 1024, 64
+_EXACT_ROWS, _RENYI_ROWS, _NUMERICAL_ROWS = 65536, 1024, 512
+_EXACT_CHUNK = 16384  # rows at a time, at most
 _FEW = 8  # a group of fewer rows than a piece over this is computed by a smaller program
 _SHOWN = 20  # bad rows that are also printed
 
 _LARGEST_COUNT = 2.0**53
-_ALIKE = ("sampling_probability", "num_steps", "sensitivity")  # the last counts first
 SETTINGS = ("epsilon", "delta", "sampling_probability", "num_steps", "sensitivity")
 _CONDITIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "epsilon": ("finite and >= 0", lambda x: (x >= 0) & np.isfinite(x)),
@@ -287,15 +287,10 @@ def _calibrated(job: Job, piece: pa.Table, size: int, summary: Summary) -> pa.Ta
 def _solve(
     job: Job, build: Build, values: dict[str, np.ndarray], rows: np.ndarray, size: int
 ) -> calibrate.Solution:
-    # Rows of a chunk are searched together, until the last of them is found: similar ones are put
-    # side by side. (The order of results is that of the rows.)
-    order = np.lexsort([values[name][rows] for name in ("delta", "epsilon", *_ALIKE)])
-    back = np.argsort(order)
-    rows = rows[order]
     # one of two lengths, and never a scalar: few programs
     length = max(size if len(rows) * _FEW > size else size // _FEW, 2)
-    padded = np.concatenate([rows, np.repeat(rows[-1:], length - len(rows))])
-    epsilon, delta, rate, steps, sensitivity = (values[name][padded] for name in SETTINGS)
+    some = np.concatenate([rows, rows]) if len(rows) == 1 else rows
+    epsilon, delta, rate, steps, sensitivity = (values[name][some] for name in SETTINGS)
     method = jaxdp.Numerical() if job.numerical else jaxdp.Renyi()
     with jax.enable_x64(True):
         solution = calibrate.batch(
@@ -305,5 +300,6 @@ def _solve(
             args=(sensitivity, rate, steps),
             direction=job.direction,
             method=None if build.exact else method,
+            chunk=min(length, _EXACT_CHUNK),
         )
-    return jax.tree.map(lambda x: np.asarray(x)[: len(rows)][back], solution)
+    return jax.tree.map(lambda x: np.asarray(x)[: len(rows)], solution)

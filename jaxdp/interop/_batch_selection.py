@@ -1,19 +1,20 @@
 """jax_privacy's batch selection strategies as runs, by the names of their classes and fields."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from jaxdp import _checks
 from jaxdp._allocation import RandomAllocation, cyclic_poisson_sampled, min_sep_sampled
 from jaxdp._mechanisms import (
     Mechanism,
-    PoissonSampledReplaceOne,
     Repeated,
+    TruncatedPoissonSampled,
     fixed_size_sampled,
+    replace_one,
     require_mechanism,
 )
 
-_NEIGHBOURS = ("add-or-remove", "replace-one")
+_NEIGHBOURS = ("add-or-remove", "replace-one", "replace-special")
 _Strategy = Any
 
 
@@ -28,7 +29,7 @@ def from_batch_selection(
 
     | strategy | run |
     |---|---|
-    | `CyclicPoissonSampling` | `cyclic_poisson_sampled`; truncated in one group alone |
+    | `CyclicPoissonSampling` | `cyclic_poisson_sampled`, truncated or not |
     | `BallsInBinsSampling` | `RandomAllocation` to the bins of all steps of one |
     | `RandomAllocationSampling` | `RandomAllocation(..., num_selected=k)` |
     | `FixedBatchSampling` | `fixed_size_sampled`, with or without replacement, repeated |
@@ -43,8 +44,9 @@ def from_batch_selection(
         those of adding or removing a record; they double for replace-one. For a banded strategy
         of the matrix mechanism see `MatrixMechanism` and `cyclic_poisson_sampled`.
       num_examples: n, the larger side for add-or-remove; needed for fixed and truncated batches.
-      neighbours: "add-or-remove"; "replace-one" for Poisson batches of one group and for fixed
-        ones. (Groups of an equal split are for records exchanged for one without effect.)
+      neighbours: "add-or-remove"; "replace-special", a record exchanged for one without effect,
+        jax_privacy's default; "replace-one" for (cyclic) Poisson batches and for fixed ones.
+        (Groups of an equal split are for exchanges; truncated, they need one.)
 
     Returns:
       A jaxdp mechanism: the whole run.
@@ -80,30 +82,38 @@ def _need(num_examples: int | None, name: str) -> int:
 
 
 def _only_added(strategy: _Strategy, neighbours: str) -> None:
-    if neighbours != "add-or-remove":
+    """Refuse an exchange: zeroed out, a record of an independent draw is one that is removed."""
+    if neighbours == "replace-one":
         name = type(strategy).__name__
-        raise ValueError(f"neighbours must be 'add-or-remove' for {name}, got {neighbours!r}")
+        raise ValueError(
+            f"neighbours must be 'add-or-remove' or 'replace-special' for {name}, "
+            f"got {neighbours!r}"
+        )
 
 
 def _cyclic(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> Mechanism:
     groups, most = s.cycle_length, getattr(s, "truncated_batch_size", None)
-    if neighbours == "replace-one" and groups == 1 and most is None and s.sampling_prob < 1.0:
-        return _times(PoissonSampledReplaceOne(m, s.sampling_prob), s.iterations)
-    _only_added(s, neighbours)
     if most is None:
-        return cyclic_poisson_sampled(m, s.sampling_prob, groups, s.iterations)
-    if groups > 1:
+        run = cyclic_poisson_sampled(m, s.sampling_prob, groups, s.iterations)
+        return replace_one(run) if neighbours == "replace-one" else run
+    split = getattr(getattr(s, "partition_type", None), "name", "EQUAL_SPLIT") == "EQUAL_SPLIT"
+    if groups > 1 and (neighbours == "add-or-remove" or not split):
         raise ValueError(
-            "strategy: truncated batches of groups have no proven pair here: what is cut depends "
-            "on who else is in the group"
+            "strategy: truncated batches of groups have a proven pair here for an equal split and "
+            "records that are exchanged alone: else what is cut depends on who is in the group"
         )
-    size = _need(n, "truncated batches")
+    size = _need(n, "truncated batches") // groups
+    rounds = -(-s.iterations // groups)
     if s.sampling_prob >= 1.0 and most < size:
-        batch = fixed_size_sampled(m, most, size, neighbours="add-or-remove")
-        return _times(batch, s.iterations)
-    return cyclic_poisson_sampled(
-        m, s.sampling_prob, 1, s.iterations, batch_size=most, group_size=size
-    )
+        return _times(fixed_size_sampled(m, most, size, neighbours=_exchange(neighbours)), rounds)
+    zeroed = neighbours == "replace-special"
+    step = TruncatedPoissonSampled(m, s.sampling_prob, most, size, zero_out=zeroed)
+    return _times(replace_one(step) if neighbours == "replace-one" else step, rounds)
+
+
+def _exchange(neighbours: str) -> Literal["add-or-remove", "replace-one"]:
+    """Of a batch of fixed size: a record that is zeroed out is one that is replaced."""
+    return "add-or-remove" if neighbours == "add-or-remove" else "replace-one"
 
 
 def _bins(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> Mechanism:
@@ -119,7 +129,7 @@ def _allocation(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> M
 def _fixed(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> Mechanism:
     size = _need(n, "batches of a fixed size")
     batch = fixed_size_sampled(
-        m, s.batch_size, size, neighbours=neighbours, replacement=bool(s.replace)
+        m, s.batch_size, size, neighbours=_exchange(neighbours), replacement=bool(s.replace)
     )
     return _times(batch, s.iterations)
 

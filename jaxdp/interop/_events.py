@@ -29,7 +29,9 @@ from jaxdp._mechanisms import (
     RepeatAndSelect,
     Repeated,
     TruncatedPoissonSampled,
+    TruncatedPoissonSampledReplaceOne,
     fixed_size_sampled,
+    replace_one,
 )
 from jaxdp._noise import DiscreteGaussian, DiscreteLaplace, FinitePair
 from jaxdp.interop._event_parameters import (
@@ -68,7 +70,8 @@ def from_dp_event(
     Args:
       event: a `dp_accounting.DpEvent`.
       neighboring_relation: which inputs are neighbours. Replacing a record doubles the sensitivity
-        of a Gaussian; of Poisson samples only those of Gaussians have a proven pair for it.
+        of a Gaussian; of Poisson samples only those of Gaussians have a proven pair for it. A
+        batch of fixed size of which a record is zeroed out is bounded by one where it is replaced.
 
     Returns:
       A jaxdp mechanism, for any query or calibration.
@@ -192,7 +195,7 @@ def _truncated(
     event: dp_event.TruncatedSubsampledGaussianDpEvent, relation: Neighbours
 ) -> Mechanism | Absolute:
     """A batch that is always cut, at probability 1, is one of fixed size."""
-    require(event, relation, Neighbours.ADD_OR_REMOVE_ONE)
+    replaced, zeroed = (relation == r for r in (Neighbours.REPLACE_ONE, Neighbours.REPLACE_SPECIAL))
     rate = number(event, "sampling_probability", _checks.PROBABILITY)
     name = "TruncatedSubsampledGaussianDpEvent"
     n = _checks.whole_number(f"dataset_size of {name}", event.dataset_size, least=0)
@@ -205,12 +208,16 @@ def _truncated(
     if isinstance(gaussian, Absolute):
         return gaussian
     if rate == 1.0 and size < n:
-        return fixed_size_sampled(gaussian, size, n, neighbours="add-or-remove")
+        name = "replace-one" if replaced or zeroed else "add-or-remove"
+        return fixed_size_sampled(gaussian, size, n, neighbours=name)
     if rate == 1.0:
-        return gaussian
+        return replace_one(gaussian) if replaced else gaussian
     if size >= n:
-        return PoissonSampled(gaussian, known_rate(rate))
-    return TruncatedPoissonSampled(gaussian, known_rate(rate), size, n)
+        kind = PoissonSampledReplaceOne if replaced else PoissonSampled
+        return kind(gaussian, known_rate(rate))
+    if replaced:
+        return TruncatedPoissonSampledReplaceOne(gaussian, known_rate(rate), size, n)
+    return TruncatedPoissonSampled(gaussian, known_rate(rate), size, n, zero_out=zeroed)
 
 
 def _epsilon_delta(event: Any, relation: Neighbours) -> Mechanism | Absolute:

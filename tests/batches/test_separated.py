@@ -163,6 +163,40 @@ def test_cyclic_poisson_is_one_group():
     assert cut == jaxdp.Repeated(step, 2)
 
 
+@pytest.mark.parametrize(
+    ("p", "b", "steps", "warm_start"),
+    [(0.3, 3, 6, False), (0.4, 3, 6, True), (0.7, 2, 5, False), (1.0, 3, 6, True)],
+)
+def test_answers_of_b_min_sep_are_above_what_it_attains(p, b, steps, warm_start):
+    """Breaks when a certified delta is below the enumerated run, by 1e-9 of it, either way."""
+    m = jaxdp.min_sep_sampled(STEP, p, b, steps, warm_start=warm_start)
+    waits = _warm(p, b) if warm_start else [1.0]
+    found = _curves(_patterns(p, b, steps, waits), steps)
+    with jax.enable_x64(True):
+        for direction, exact in zip(("remove", "add"), found, strict=True):
+            high = np.asarray(jaxdp.delta(m, EPSILONS, direction=direction))
+            assert np.all(high >= exact * (1.0 - 1e-9)), direction
+
+
+@pytest.mark.parametrize("q", [0.4, 1.0])
+def test_bounds_of_cyclic_poisson_hold_its_run(q):
+    """Breaks when the bracket of the worst group's run leaves it, by 1e-9 of delta, either way."""
+    m = jaxdp.cyclic_poisson_sampled(STEP, q, 3, 7)
+    weights = {
+        joined: np.prod([q if one else 1.0 - q for one in joined])
+        for joined in itertools.product((0, 1), repeat=3)
+    }
+    found = _curves(weights, 3)
+    with jax.enable_x64(True):
+        for direction, exact in zip(("remove", "add"), found, strict=True):
+            low, high = (
+                np.asarray(d) for d in jaxdp.delta_bounds(m, EPSILONS, direction=direction)
+            )
+            assert np.all(high >= exact * (1.0 - 1e-9)), direction
+            assert np.all(low <= exact * (1.0 + 1e-9)), direction
+            assert np.all(high - low <= 1e-3 * exact + 1e-12), direction
+
+
 def test_traced_and_differentiated():
     """Breaks when a traced rate is refused, or its run is not the one of a known rate."""
 

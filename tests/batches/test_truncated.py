@@ -1,5 +1,6 @@
 """Truncated Poisson batches: all samples of all small datasets, and dp_accounting's bound."""
 
+import functools
 import itertools
 
 import jax
@@ -10,11 +11,11 @@ from scipy import stats
 import jaxdp
 
 EPSILONS = np.array([-1.0, -0.2, 0.0, 0.3, 1.0, 2.0])
-Z, STEP = np.linspace(-14.0, 14.0, 8001, retstep=True)
+Z = np.linspace(-14.0, 14.0, 2001)
 
 
-def _law(records, q, size, sigma):
-    """The density of the noisy sum of a truncated batch, over all samples and all cuts."""
+def _law(records, q, size):
+    """{shift: probability} of the sum of a truncated batch, over all samples and all cuts."""
     weights = {}
     for joined in itertools.product((0, 1), repeat=len(records)):
         sample = [r for r, j in zip(records, joined, strict=True) if j]
@@ -22,26 +23,105 @@ def _law(records, q, size, sigma):
         kept = list(itertools.combinations(sample, min(size, len(sample))))
         for batch in kept:
             weights[sum(batch)] = weights.get(sum(batch), 0.0) + chance / len(kept)
-    return sum(w * stats.norm.pdf(Z, loc=shift, scale=sigma) for shift, w in weights.items())
+    return weights
+
+
+def _gap(law, other, epsilon, sigma):
+    """(P - g Q)_+ of two Gaussian mixtures, exactly: its intervals end at roots, by bisection."""
+    shifts = np.asarray([*law, *other])
+    weights = np.asarray([*law.values(), *(-np.exp(epsilon) * w for w in other.values())])
+
+    def difference(z):
+        return stats.norm.pdf(z[:, None], shifts, sigma) @ weights
+
+    signs = np.sign(difference(Z))
+    low, high = Z[:-1][signs[:-1] != signs[1:]], Z[1:][signs[:-1] != signs[1:]]
+    before = np.sign(difference(low))
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        same = np.sign(difference(middle)) == before
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    ends = np.concatenate([[-np.inf], low, [np.inf]])
+    parts = np.diff(stats.norm.cdf(ends[:, None], shifts, sigma) @ weights)
+    return np.sum(np.maximum(parts, 0.0))
+
+
+KINDS = {
+    "add-or-remove": (jaxdp.TruncatedPoissonSampled, [((1.0,), ())]),
+    "replace-one": (
+        jaxdp.TruncatedPoissonSampledReplaceOne,
+        [((1.0,), (-1.0,)), ((1.0,), (0.0,))],
+    ),
+    "zero-out": (
+        functools.partial(jaxdp.TruncatedPoissonSampled, zero_out=True),
+        [((1.0,), (0.0,)), ((1.0,), ())],
+    ),
+}
 
 
 @pytest.mark.parametrize(("q", "size", "n"), [(0.4, 1, 4), (0.7, 2, 4), (0.5, 3, 5), (0.6, 4, 4)])
-def test_small_datasets(q, size, n):
+@pytest.mark.parametrize("kind", KINDS)
+def test_small_datasets(kind, q, size, n):
     """Breaks when the pair of cut batches, or their probability, is too small."""
     sigma = 1.3
-    m = jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(sigma), q, size, n)
+    build, exchanges = KINDS[kind]
+    m = build(jaxdp.Gaussian(sigma), q, size, n)
     for direction in ("remove", "add"):
         bound = np.asarray(jaxdp.delta(m, EPSILONS, direction=direction))
         largest = np.zeros(EPSILONS.size)
         for others in itertools.combinations_with_replacement((-1.0, 0.0, 1.0), n - 1):
-            p, absent = _law((1.0, *others), q, size, sigma), _law(others, q, size, sigma)
-            pair = (p, absent) if direction == "remove" else (absent, p)
-            found = [STEP * np.sum(np.maximum(pair[0] - np.exp(e) * pair[1], 0)) for e in EPSILONS]
-            largest = np.maximum(largest, found)
-        assert np.all(largest <= bound + 1e-7)
+            for record, instead in exchanges:
+                pair = _law((*record, *others), q, size), _law((*instead, *others), q, size)
+                pair = pair if direction == "remove" else pair[::-1]
+                found = [_gap(*pair, e, sigma) for e in EPSILONS]
+                largest = np.maximum(largest, found)
+        assert np.all(largest <= bound * (1.0 + 1e-9))
         assert np.all((largest > 0.5 * bound)[:3])
-        if size >= n:
-            np.testing.assert_allclose(largest, bound, rtol=1e-5)
+        if size >= n and kind != "zero-out":
+            np.testing.assert_allclose(largest, bound, rtol=1e-9)
+
+
+def test_from_below_by_records_without_effect():
+    """Breaks when a replaced record costs less than where it alone matters."""
+    sigma, q, size, n = 1.5, 0.3, 4, 10
+    tau = stats.binom.sf(size - 1, n - 1, q)
+    kept = q * (1.0 - tau) + size * stats.binom.sf(size, n, q) / n
+    least = jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(sigma), kept)
+    m = jaxdp.TruncatedPoissonSampledReplaceOne(jaxdp.Gaussian(sigma), q, size, n)
+    with jax.enable_x64(True):
+        assert float(m._kept_probability()) == pytest.approx(kept, rel=1e-8)
+        assert float(m._kept_probability()) <= kept
+    pair = {1.0: kept, 0.0: 1.0 - kept}, {-1.0: kept, 0.0: 1.0 - kept}
+    for e in (0.0, 0.5, 1.5):
+        found = _gap(*pair, e, sigma)
+        assert found == pytest.approx(float(jaxdp.delta(least, e)), rel=1e-9)
+        assert found < float(jaxdp.delta(m, e))
+    assert float(jaxdp.delta(m, 0.0)) < 1.5 * _gap(*pair, 0.0, sigma)
+    other = jaxdp.TruncatedPoissonSampledReplaceOne(jaxdp.Laplace(sigma), q, n, n)
+    expected = jaxdp.FixedSizeSampled(jaxdp.Laplace(sigma), q)  # the bound for other noise
+    np.testing.assert_allclose(
+        jaxdp.delta(other, EPSILONS), jaxdp.delta(expected, EPSILONS), rtol=1e-12
+    )
+
+
+def test_replaced_records_compose():
+    """Breaks when a run is below its steps' Gaussian part, or the engine above Renyi's bound."""
+    step = jaxdp.TruncatedPoissonSampledReplaceOne(jaxdp.Gaussian(2.0), 0.01, 130, 10_000)
+    run, poisson = (
+        jaxdp.Repeated(m, 500)
+        for m in (step, jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(2.0), 0.01))
+    )
+    assert run.neighbours == "replace-one"
+    low, high = jaxdp.epsilon_bounds(run, 1e-5)
+    assert float(jaxdp.epsilon(poisson, 1e-5)) < low <= high < 1.001 * low
+    assert high < float(jaxdp.epsilon(run, 1e-5, method=jaxdp.Renyi()))
+    slope = jax.grad(lambda s: jaxdp.delta(jaxdp.replace_one(_step(s)), 0.5))(1.5)
+    ends = [float(jaxdp.delta(jaxdp.replace_one(_step(s)), 0.5)) for s in (1.5 - 1e-5, 1.5 + 1e-5)]
+    assert float(slope) == pytest.approx((ends[1] - ends[0]) / 2e-5, rel=1e-5)
+
+
+def _step(sigma):
+    return jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(sigma), 0.2, 3, 10)
 
 
 def test_tails_of_the_binomial():
@@ -97,6 +177,10 @@ def test_bad_arguments():
         jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(1.0), 0.5, 0, 10)
     with pytest.raises(ValueError, match="replace_one"):
         jaxdp.TruncatedPoissonSampled(jaxdp.RandomizedResponse(1.0), 0.5, 3, 10)
+    with pytest.raises(ValueError, match="replace_one"):
+        jaxdp.TruncatedPoissonSampledReplaceOne(jaxdp.RandomizedResponse(1.0), 0.5, 3, 10)
+    with pytest.raises(TypeError, match="zero_out"):
+        jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(1.0), 0.5, 3, 10, zero_out=1)
     assert (
         jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(1.0), 0.5, 3, 10).neighbours == "add-or-remove"
     )
