@@ -50,7 +50,9 @@ factor of about eight. Three places need more:
 * A steep cell: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the one before; at
   the low end, a bulk narrower than a cell and a thin tail). With E_{j+1} >= s_j most of what comes
   would be lost. With a at the share t of the cell, (1 - t) E_j >= s(a) at the two means is enough,
-  whatever E_{j+1} >= 0 is. So the atom moves to its left node, and the line of E to the next atom
+  whatever E_{j+1} >= 0 is. So is the first cell where its put would be more than all of the mass
+  that follows takes back within a cell (a bulk of one or two cells, next to the low end).
+  So the atom moves to its left node, and the line of E to the next atom
   starts from 0 there, not from x_{j+1}: mass that goes to the next atom makes up for what this one
   lost.
 * Where the second differences of E still exceed w, a few sweeps raise E (which keeps E >= s).
@@ -71,6 +73,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdp._divergences import exp_log
@@ -82,6 +85,7 @@ from jaxdp._law._halves import (
     beside_nodes,
     count,
     first_occupied,
+    heavy_first,
     lead_of,
     least,
     lifted_first,
@@ -92,6 +96,7 @@ from jaxdp._law._terms import Term
 _LARGEST_EXPONENT = 600.0
 EMPTY = 1e-14
 _SWEEPS = 24
+_STRIDES = 2 ** np.arange(8, 0, -1, dtype=np.int32)  # of the sweeps before those, from far to near
 _MUCH, _SHARE = 0.5, 1e-3  # of a curve, that E may not take; of a mass, next to nothing
 _ROUNDED = 2.0**-30  # of E, what rounding might take for it
 _NOISE = 2.0**-49  # of a difference of masses, relative to them
@@ -183,6 +188,8 @@ def lower_measure(
     halves = lifted_first(halves, span, ratio, allowance)
     first = first_occupied(halves)
     lead, lead_put = lead_of(halves, span, first)
+    heavy = heavy_first(halves, span, first, jnp.where(lead, lead_put, jnp.inf), top)
+    lead &= ~heavy
     leads = lead & (cell == first)
     m_a, m_b, x_a, x_b = halves = halves._replace(rise_left=jnp.where(leads, 0.0, halves.rise_left))
     mass = m_a + m_b
@@ -200,7 +207,7 @@ def lower_measure(
     lead &= lead_put <= _MUCH * at(call, first + 1)
     lead_put, leads = jnp.where(lead, lead_put, 0.0), lead & (cell == first)
     low = (cell == first) & (to_left > 0.5 * mass)
-    steep = _steep(mass, sag, call[1:], empty, low)
+    steep = _steep(mass, sag, call[1:], empty, low) | (heavy & (cell == first))
     held = jnp.where(steep, 0.0, sag)
     wanted = jnp.maximum(jnp.concatenate([zero, held]), jnp.concatenate([held, zero]))
     lines = steep & (call[1:] > _ROUNDED * sag)
@@ -219,7 +226,8 @@ def lower_measure(
     wanted = jnp.maximum(wanted, jnp.concatenate([jnp.where(ends, to_end, 0.0), zero]))
     lowering = jnp.minimum(jnp.where(is_put, put, wanted), call)
     load = jnp.concatenate([to_left, zero]) + jnp.concatenate([zero, to_right])
-    raised = _relax(*lax.stop_gradient((lowering, load, step, is_put | is_call | at_lead)))
+    fixed = is_put | is_call | at_lead
+    raised = _relax(*lax.stop_gradient((lowering, call, ratio, load, step, fixed)))
     lowering += lax.stop_gradient(jnp.minimum(raised, call) - lowering)
     # (What is compared may have been worked out twice, and rounded otherwise: see `_TWICE`.)
     left, right = lowering[:-1] * _TWICE, lowering[1:] * _TWICE
@@ -277,12 +285,41 @@ def _line_to_end(
     return jnp.maximum(at_a, least(m_b, m_a * x_a + m_b * x_b, x_b))
 
 
-def _relax(lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Array) -> jax.Array:
-    """Raise E where its second difference exceeds the mass (an obstacle problem, by sweeps)."""
+def _relax(
+    lowering: jax.Array,
+    call: jax.Array,
+    ratio: jax.Array,
+    load: jax.Array,
+    step: jax.Array,
+    fixed: jax.Array,
+) -> jax.Array:
+    """Raise E where its second difference exceeds the mass (an obstacle problem, by sweeps).
+
+    C_w - E is brought towards its convex minorant: no point above the chord of two others. Chords
+    over many cells first: about an isolated atom E has to fall slowly.
+    """
     inverse = jnp.where(step > 0.0, 1.0 / jnp.where(step > 0.0, step, 1.0), 0.0)
     none = jnp.zeros((1,), step.dtype)
     to_left, to_right = jnp.concatenate([none, inverse]), jnp.concatenate([inverse, none])
     free = (to_left > 0.0) & (to_right > 0.0) & ~fixed
+    size, most = ratio.shape[0], int(_STRIDES[0])
+    strides = jnp.asarray(_STRIDES)
+
+    def chord(i: jax.Array, e: jax.Array) -> jax.Array:
+        stride = strides[i]
+
+        def beside(values: jax.Array) -> tuple[jax.Array, jax.Array]:
+            padded = jnp.pad(values, most, mode="edge")
+            return tuple(
+                lax.dynamic_slice(padded, (most + s,), (size,)) for s in (-stride, stride)
+            )
+
+        (x, z), (left, right) = beside(ratio), beside(e - call)
+        wide = z - x
+        share = jnp.where(wide > 0.0, (ratio - x) / jnp.where(wide > 0.0, wide, 1.0), 0.0)
+        line = left + share * (right - left) + call
+        return jnp.where(free, jnp.maximum(e, line), e)
+
     both = jnp.where(free, 1.0 / jnp.where(free, to_left + to_right, 1.0), 0.0)
     to_left, to_right, load = to_left * both, to_right * both, load * both
 
@@ -290,7 +327,7 @@ def _relax(lowering: jax.Array, load: jax.Array, step: jax.Array, fixed: jax.Arr
         left, right = jnp.concatenate([none, e[:-1]]), jnp.concatenate([e[1:], none])
         return jnp.maximum(e, to_left * left + to_right * right - load)
 
-    return lax.fori_loop(0, _SWEEPS, sweep, lowering)
+    return lax.fori_loop(0, _SWEEPS, sweep, lax.fori_loop(0, _STRIDES.size, chord, lowering))
 
 
 def _bridge(begin: jax.Array, end: jax.Array, ratio: jax.Array, empty: jax.Array) -> jax.Array:
@@ -318,6 +355,8 @@ def lower(
     """
     width = jnp.maximum(nodes[1:] - nodes[:-1], 0.0)
     middle = between_nodes(nodes, width, term, centre)
+    # (All that is below goes to the last node of those pulled up to the first.)
+    middle = jnp.where(nodes[1:] <= nodes[0], -jnp.inf, middle)
     step = jnp.min(jnp.where(width > 0.0, width, jnp.inf), keepdims=True)
     start = jnp.concatenate([jnp.array([-jnp.inf]), middle, nodes[-1:]])
     stop = jnp.concatenate([middle, nodes[-1:], nodes[-1:] + jnp.where(step < jnp.inf, step, 0.0)])

@@ -109,3 +109,15 @@ def lead_of(halves: HalfCells, span: jax.Array, first: jax.Array) -> tuple[jax.A
     lead &= (here.rise_left < _NEAR * wide) | (here.mass_left > 2.0 * beside)
     rest = here.mass_right * (wide - here.rise_right) / jnp.where(wide > 0.0, wide, 1.0)
     return lead, jnp.where(lead, rest, 0.0)
+
+
+def heavy_first(
+    halves: HalfCells, span: jax.Array, first: jax.Array, lead_put: jax.Array, top: jax.Array
+) -> jax.Array:
+    """Whether less mass follows the first cell than the put at its right node takes, per width."""
+    here = HalfCells(*(at(x, first) for x in halves))
+    wide = at(span, first)
+    to_left = sags(here, jnp.where(wide > 0.0, wide, 1.0))[1]
+    mass = halves.mass_left + halves.mass_right
+    follows = jnp.sum(jnp.where(count(mass.shape[0]) > first, mass, 0.0)) + top
+    return jnp.minimum(to_left, lead_put) > follows

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jaxdp._law import _saddle
 from jaxdp._law._grid import density, rungs
@@ -158,11 +159,15 @@ def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array
     return jnp.where(other > mass, plain, tilted)
 
 
-def _begins(log_p: jax.Array, loss: jax.Array, low: jax.Array) -> jax.Array:
-    """The low end of a coarse law, or the mean of its first two atoms if the first is next to none.
+def _begins(
+    log_p: jax.Array, loss: jax.Array, low: jax.Array, spacing: jax.Array, error: ArrayLike = 0.0
+) -> jax.Array:
+    """Where the law below begins: at the low end of a coarse law, or the mean of what is next to it.
 
-    The law below has no room beside so small a mass (`_discretise`), and its lattice then has a
-    node at the atom that counts. (A little lower, as rounding is to leave the mean above it.)
+    At the mean of its first two atoms if the first is next to none, or of a bulk that is narrower
+    than a cell and has nothing beside it. The law below has no room beside so small a mass
+    (`_discretise`), and its lattice then has a node at the mass that counts. (A little lower, as
+    rounding, and the `error` of masses, are to leave the mean above it.)
     """
     some = log_p > -jnp.inf
     rank = jnp.cumsum(some.astype(jnp.int32))
@@ -173,10 +178,21 @@ def _begins(log_p: jax.Array, loss: jax.Array, low: jax.Array) -> jax.Array:
     def total(log_mass: jax.Array, cells: jax.Array) -> jax.Array:
         return _log_sum_exp(jnp.where(cells, log_mass, -jnp.inf))
 
-    rare = total(log_q, first) < total(log_q, second) + _LOG_RARE
-    mean = total(log_p, first | second) - total(log_q, first | second)
-    mean -= 2.0**-40 * (1.0 + jnp.abs(mean))
-    return jnp.where(alone & rare & jnp.isfinite(low) & (mean > low), mean, low)
+    def mean(cells: jax.Array) -> jax.Array:
+        return total(log_p, cells) - total(log_q, cells)
+
+    rare = alone & (total(log_q, first) < total(log_q, second) + _LOG_RARE)
+
+    def wider(_, middle: jax.Array) -> jax.Array:
+        return mean(some & (loss < middle + 0.5 * spacing))
+
+    middle = lax.fori_loop(0, _BULK_ROUNDS, wider, low)
+    bulk = some & (loss < middle + 0.5 * spacing)
+    beside = some & ~bulk & (loss < middle + 2.0 * spacing)
+    narrow = total(log_q, beside) < total(log_q, bulk) + _LOG_RARE
+    begins = jnp.where(narrow, middle, mean(first | second))
+    begins -= 2.0**-40 * (1.0 + jnp.abs(begins)) + 8.0 * error
+    return jnp.where((rare | narrow) & jnp.isfinite(low) & (begins > low), begins, low)
 
 
 def _within(
@@ -362,6 +378,10 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
         # Few steps: as many nodes without gaps are as fine as a ladder is about its middle.
         even = (jnp.max(jnp.abs(extent)) + bulk[i]) / (rungs(size).size // 2 - 2)
         fine = single[i] & (even * density(size) <= bulk[i]) & (len(terms) == 1)
+        extent = jnp.where(fine, _SIGNS * even * (0.5 * size - 4.0), extent)
+        begins = jnp.asarray(term.support[0], jnp.float64)
+        cell = (extent[1] - extent[0]) / size
+        begins = _begins(given.log_p[i], given.loss[i], begins, cell, term.mass_error)
         steps.append(
             StepPlan(
                 means[i],
@@ -370,11 +390,11 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
                 outer[i],
                 rest[i],
                 (m.mean[i] - means[i], cut[i]),
-                jnp.where(fine, _SIGNS * even * (0.5 * size - 4.0), extent),
+                extent,
                 tilt,
                 (lowest[i], highest[i]),
                 jnp.where(fine, even, 0.0),
-                _begins(given.log_p[i], given.loss[i], jnp.asarray(term.support[0], jnp.float64)),
+                begins,
             )
         )
     return Plan(theta, centre, margin, window, chernoff, tuple(steps))
