@@ -315,10 +315,11 @@ def _relax(
             )
 
         (x, z), (left, right) = beside(ratio), beside(e - call)
-        wide = z - x
-        share = jnp.where(wide > 0.0, (ratio - x) / jnp.where(wide > 0.0, wide, 1.0), 0.0)
-        line = left + share * (right - left) + call
-        return jnp.where(free, jnp.maximum(e, line), e)
+        wide = jnp.where(free, z - x, 1.0)
+        line = left + (ratio - x) / wide * (right - left) + call
+        # (No rounding may raise E: that would be mass where there is none.)
+        rough = 2.0**-50 * (call + ratio / wide * jnp.abs(right - left))
+        return jnp.where(free, jnp.maximum(e, line - rough), e)
 
     both = jnp.where(free, 1.0 / jnp.where(free, to_left + to_right, 1.0), 0.0)
     to_left, to_right, load = to_left * both, to_right * both, load * both
