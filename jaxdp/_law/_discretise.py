@@ -343,6 +343,18 @@ def _bridge(begin: jax.Array, end: jax.Array, ratio: jax.Array, empty: jax.Array
     return jnp.where(empty, line, 0.0)
 
 
+def _led(about: Cells, lead: jax.Array) -> Cells:
+    """What the first node has, if anything, in place of what node `lead`, at the same place, has."""
+    index = count(about.log_q.shape[0])
+    here = (index == lead) & (about.log_q[0] > -jnp.inf)
+    none = Cells(jnp.float64(-jnp.inf), jnp.float64(-jnp.inf), jnp.float64(0.0))
+
+    def moved(values: jax.Array, nothing: jax.Array) -> jax.Array:
+        return jnp.where(here, values[0], jnp.where(index < lead, nothing, values))
+
+    return Cells(*(moved(x, y) for x, y in zip(about, none, strict=True)))
+
+
 def lower(
     term: Term, nodes: jax.Array, theta: jax.Array, centre: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -356,14 +368,16 @@ def lower(
     """
     width = jnp.maximum(nodes[1:] - nodes[:-1], 0.0)
     middle = between_nodes(nodes, width, term, centre)
-    # (All that is below goes to the last node of those pulled up to the first.)
-    middle = jnp.where(nodes[1:] <= nodes[0], -jnp.inf, middle)
     step = jnp.min(jnp.where(width > 0.0, width, jnp.inf), keepdims=True)
     start = jnp.concatenate([jnp.array([-jnp.inf]), middle, nodes[-1:]])
     stop = jnp.concatenate([middle, nodes[-1:], nodes[-1:] + jnp.where(step < jnp.inf, step, 0.0)])
+    # Of nodes pulled up to one place (`occupied_positions`) the first has all that is nearest, and
+    # what is below as well; if the mean of that is below, the last has what is above the place.
+    lead = jnp.sum((nodes <= nodes[0]).astype(jnp.int32)) - 1
+    stop = stop.at[0].set(stop[lead])
     whole = cells(term, start, stop, jnp.concatenate([nodes, nodes[-1:]]), -1)
     top = whole.log_q[-1]
-    about = Cells(*(x[:-1] for x in whole))
+    about = _led(Cells(*(x[:-1] for x in whole)), lead)
     tilt = 1.0 + theta
     exponent = about.log_q + tilt * nodes
     best = jnp.max(exponent)
