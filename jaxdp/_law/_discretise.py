@@ -99,7 +99,7 @@ _SWEEPS = 24
 _STRIDES = 2 ** np.arange(8, 0, -1, dtype=np.int32)  # of the sweeps before those, from far to near
 _MUCH, _SHARE = 0.5, 1e-3  # of a curve, that E may not take; of a mass, next to nothing
 _ROUNDED = 2.0**-30  # of E, what rounding might take for it
-_NOISE = 2.0**-49  # of a difference of masses, relative to them
+_NOISE, _LEFT = 2.0**-49, 1e-9  # of a difference of masses, relative to them
 # A compiler may work a number out once for each use, and round each otherwise (fused multiply-adds,
 # say): E >= s is asked with 64 u to spare, of the thousands by which s was made larger before.
 _TWICE = 1.0 + 2.0**-47
@@ -243,8 +243,9 @@ def lower_measure(
     survival = _running.minimum(jnp.concatenate([mass[:1] + above[:1], survival]))
     survival *= 1.0 - allowance
     measure = jnp.concatenate([survival[:-1] - survival[1:], survival[-1:]])
-    # Far below the bulk rounding is all there is, and would spoil moments; less mass is lower.
-    return jnp.where(measure > _NOISE * survival, measure, 0.0)
+    # Far below the bulk rounding is all there is, and would spoil moments; less mass is lower. So
+    # would what sweeps leave between isolated atoms.
+    return jnp.where(measure > jnp.where(empty, _LEFT, _NOISE) * survival, measure, 0.0)
 
 
 def _steep(
@@ -317,8 +318,8 @@ def _relax(
         (x, z), (left, right) = beside(ratio), beside(e - call)
         wide = jnp.where(free, z - x, 1.0)
         line = left + (ratio - x) / wide * (right - left) + call
-        # (No rounding may raise E: that would be mass where there is none.)
-        rough = 2.0**-50 * (call + ratio / wide * jnp.abs(right - left))
+        # (No rounding of the sums may raise E: that would be mass where there is none.)
+        rough = 2.0**-44 * (call + ratio / wide * jnp.abs(right - left))
         return jnp.where(free, jnp.maximum(e, line - rough), e)
 
     both = jnp.where(free, 1.0 / jnp.where(free, to_left + to_right, 1.0), 0.0)
