@@ -99,7 +99,7 @@ _SWEEPS = 24
 _STRIDES = 2 ** np.arange(8, 0, -1, dtype=np.int32)  # of the sweeps before those, from far to near
 _MUCH, _SHARE = 0.5, 1e-3  # of a curve, that E may not take; of a mass, next to nothing
 _ROUNDED = 2.0**-30  # of E, what rounding might take for it
-_NOISE, _LEFT = 2.0**-49, 1e-9  # of a difference of masses, relative to them
+_NOISE, _LEFT = 2.0**-49, 1e-8  # of a difference of masses, relative to them
 # A compiler may work a number out once for each use, and round each otherwise (fused multiply-adds,
 # say): E >= s is asked with 64 u to spare, of the thousands by which s was made larger before.
 _TWICE = 1.0 + 2.0**-47
@@ -225,6 +225,9 @@ def lower_measure(
     ends = is_call[1:] & ~is_call[:-1]
     wanted = jnp.maximum(wanted, jnp.concatenate([jnp.where(ends, to_end, 0.0), zero]))
     lowering = jnp.minimum(jnp.where(is_put, put, wanted), call)
+    # (The ends of a line may have moved.)
+    line = _bridge(jnp.where(begin, 0.0, lowering), lowering, ratio, empty | after_begin)
+    lowering = jnp.minimum(jnp.maximum(lowering, line), call)
     load = jnp.concatenate([to_left, zero]) + jnp.concatenate([zero, to_right])
     fixed = is_put | is_call | at_lead
     raised = _relax(*lax.stop_gradient((lowering, call, ratio, load, step, fixed)))
@@ -311,9 +314,7 @@ def _relax(
 
         def beside(values: jax.Array) -> tuple[jax.Array, jax.Array]:
             padded = jnp.pad(values, most, mode="edge")
-            return tuple(
-                lax.dynamic_slice(padded, (most + s,), (size,)) for s in (-stride, stride)
-            )
+            return tuple(lax.dynamic_slice(padded, (most + s,), (size,)) for s in (-stride, stride))
 
         (x, z), (left, right) = beside(ratio), beside(e - call)
         wide = jnp.where(free, z - x, 1.0)
