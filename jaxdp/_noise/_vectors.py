@@ -5,8 +5,8 @@ standard normal quantile with Phi(-z(k)) = S(k). The trade-off curve of X + v ag
 corners at (S(k), S(k - v)), and that of N(mu, 1) against N(0, 1) is concave and above all of them
 if and only if z(k) - z(k - v) <= mu for every k. So X + v against X is mu_v-GDP, exactly, for
 mu_v = sup_k z(k) - z(k - v), which is at most v mu_1. A difference of coordinates v_i is the
-composition of these pairs: at most a Gaussian of mu^2 = sum_i mu_{v_i}^2 <= mu_1^2 |v|_2^2, whatever
-the dimension and the direction of v.
+composition of these pairs: at most a Gaussian of mu^2 = sum_i mu_{v_i}^2 <= mu_1^2 |v|_2^2,
+whatever the dimension and the direction of v.
 
 Theorem. Let V = -log f be convex with second differences that do not increase over k >= 0. Then
 mu_1 = h = z(1) - z(0) = 2 Phi^{-1}((1 + f(0))/2).
@@ -20,9 +20,9 @@ zero there beyond, so that with int x (p(M + x) - p(M - x)) dx = 0 the integral 
 Hence c'' = 1 - K'' is in [0, 1], and grows with |y|. Suppose the centre of a cell that begins at
 z(k) is y = kh - D, D >= 0 (D = 0 at k = 1), and let psi(i) = V(i) - V(0) - c(ih - D): the log of
 the ratio of the Gaussian mass of the i-th cell in this grid to f(i). Its second differences do not
-increase over the i with ih >= D. At D = 0, psi(0) = 0 and psi(-1) = psi(1), so psi(1) < 0 would make
-all later ones negative, but masses from k = 1 on add up to S(1) either way: V(1) - V(0) >= c(h). At
-any D, with i the first of ih >= D: psi(i) >= V(1) - V(0) - c(h) >= 0 (for D > 0), and by convexity
+increase over the i with ih >= D. At D = 0, psi(0) = 0 and psi(-1) = psi(1), so psi(1) < 0 would
+make all later ones negative, but the masses from 1 on add up to S(1) either way: V(1) - V(0) >=
+c(h). At any D > 0, with i the first of ih >= D: psi(i) >= V(1) - V(0) - c(h) >= 0, and by convexity
 psi(i) - psi(i - 1) >= V(1) - V(0) - c(h) >= 0. From there on psi is convex, then concave, and once
 negative stays so. If psi(k) < 0, all later cells would weigh less than f does, but they add up
 to Phi(-z(k)) = S(k). So psi(k) >= 0: z(k + 1) - z(k) <= h, and D >= 0 at k + 1. QED
@@ -68,12 +68,14 @@ def unit_mu(log_top: jax.Array) -> jax.Array:
     wide = log_top > -0.35
     # The mass of a cell is concave in the log of its width: Newton's method from the left.
     narrow = jnp.where(wide, -1.0, log_top)
-    log_h = narrow + _special.LOG_SQRT_2PI
-    for _ in range(_NEWTON):
+
+    def newton(_: Any, log_h: jax.Array) -> jax.Array:
         h = jnp.exp(log_h)
         mass = _special.log_ndtr_interval(-0.5 * h, 0.5 * h)
         slope = jnp.exp(log_h + _special.log_normal_density(0.5 * h) - mass)
-        log_h = log_h - (mass - narrow) / slope
+        return log_h - (mass - narrow) / slope
+
+    log_h = jax.lax.fori_loop(0, _NEWTON, newton, narrow + _special.LOG_SQRT_2PI)
     tail = _special.log1mexp(jnp.where(wide, log_top, -1.0)) - _special.LOG_2
     return jnp.where(wide, -2.0 * _special.log_ndtri(tail), jnp.exp(log_h))
 
@@ -147,11 +149,11 @@ class DiscreteGaussianVector(IntegerVector):
     .. math:: \mu = \Delta h, \quad h = 2 \Phi^{-1}\Big(\frac{1 + f(0)}{2}\Big)
               = \frac{1}{\sigma}\Big(1 + \frac{1}{24\sigma^2} + \dots\Big)
 
-    (f the probabilities of one coordinate), proved in `jaxdp._noise._vectors`. At sensitivity 1 no
-    smaller mu will do. Above, no one vector is the worst at all epsilon: differences of 0 and 1
-    alone have :math:`\mu_v = h` in every coordinate, and the single large ones a little less than
-    v h. Rényi divergences are those of Canonne, Kamath & Steinke (2020, arXiv 2004.00010, Theorem
-    14): :math:`\alpha\Delta^2/(2\sigma^2)`, attained at integer alpha and Delta.
+    (f the probabilities of one coordinate), proved in `jaxdp._noise._vectors`. No smaller mu will
+    do at sensitivity 1; above it no one vector is the worst at all epsilon, and mu exceeds what
+    any of them needs by a share of the order of 1/sigma^2. Rényi divergences are those of Canonne,
+    Kamath & Steinke (2020, arXiv 2004.00010, Theorem 14): :math:`\alpha\Delta^2/(2\sigma^2)`,
+    attained at integer alpha and Delta.
 
     Where n parties add such noise each (Kairouz, Liu & Steinke 2021, arXiv 2102.06387), the sum
     of it is that of :math:`\sqrt{n}\,\sigma` up to factors of e^{+-tau} in every coordinate,
@@ -160,8 +162,10 @@ class DiscreteGaussianVector(IntegerVector):
               \eta_k = 2 \sum_{j \ge 1} e^{-2\pi^2\sigma^2 j^2 k/(k+1)},
 
     which moves the quantiles of a corner by up to :math:`\sqrt{\pi/2}\,\tau` each:
-    :math:`\mu = \Delta (h + \sqrt{2\pi}\,\tau)`, in any dimension (theirs grows with it), or that
-    of one party's noise, if it is less.
+    :math:`\mu = \Delta (h + \sqrt{2\pi}\,\tau)`, or that of one party's noise, if it is less. It
+    does not grow with the dimension; nor do their Rényi divergences, Proposition 14, for
+    coordinates that are not moved do not count: :math:`\frac{\alpha}{2} \Delta^2 (1/(\sqrt{n}
+    \sigma) + 10 \sum_k e^{-2\pi^2\sigma^2 k/(k+1)})^2` for sigma >= 1/2 (here 2.51 tau for the sum).
 
     Upper bounds are certified for every difference; lower ones are those of the Gaussian pair:
     `at` has certified ones. An L1 sensitivity of a and a largest change of b bound the L2
@@ -170,7 +174,7 @@ class DiscreteGaussianVector(IntegerVector):
     Args:
       sigma: > 0, the parameter of each party's noise. Any shape.
       sensitivity: Delta > 0, of the L2 norm; broadcasts against sigma.
-      num_parties: n >= 1, how many add noise (of those who stay, and are honest).
+      num_parties: integer n >= 1, how many add noise: those who stay and are honest.
 
     Raises:
       ValueError: if a known parameter is outside its domain.
@@ -194,20 +198,28 @@ class DiscreteGaussianVector(IntegerVector):
     }
     _less_divergent: ClassVar = True
 
+    def _sizes(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """sigma of one party and of all, (2, ...), what mu adds for the latter, and whether."""
+        sigma, parties = jnp.broadcast_arrays(
+            jnp.asarray(self.sigma, jnp.float64), jnp.asarray(self.num_parties, jnp.float64)
+        )
+        more = _SQRT_2PI * log_ratio_of_sums(sigma, parties)
+        return jnp.stack([sigma, jnp.sqrt(parties) * sigma]), more, parties > 1.0
+
     def _mu(self) -> jax.Array:
-        parties = 1.0 * jnp.asarray(self.num_parties)
-        sigma = jnp.asarray(self.sigma, jnp.float64)
-        # (one party alone needs no sum; its noise is also what others' noise is added to)
-        alone = _gaussian_unit(sigma)
-        together = _gaussian_unit(jnp.sqrt(parties) * sigma)
-        together = together + _SQRT_2PI * log_ratio_of_sums(sigma, parties)
-        unit = jnp.where(parties > 1.0, jnp.minimum(together, alone), alone)
+        sigmas, more, _ = self._sizes()
+        held = jnp.minimum(sigmas, _LARGEST)
+        alone, together = unit_mu(-_theta.log_theta_zero(held)) * (held / sigmas)
+        # the noise of one party alone protects no less than what others' noise is added to
+        unit = jnp.where(together + more < alone, together + more, alone)
         return self.sensitivity * unit * _UP
 
     def _rho(self) -> jax.Array:
-        """Of one party; of several, that of their Gaussian, which one party's may be below."""
-        own = 0.5 * (jnp.asarray(self.sensitivity) / self.sigma) ** 2
-        return jnp.minimum(own, super()._rho())
+        sigmas, more, several = self._sizes()
+        alone, together = 1.0 / sigmas
+        known = several & (sigmas[0] >= 0.5) & (together + more < alone)
+        unit = jnp.where(known, (together + more) * _UP, alone)
+        return jnp.minimum(0.5 * (self.sensitivity * unit) ** 2, super()._rho())
 
     def _coordinate(self, shift: float) -> Mechanism:
         parties = _checks.concrete("num_parties", self.num_parties)
@@ -282,16 +294,15 @@ class SkellamVector(IntegerVector):
 
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + noise for every entry of an array or PyTree of integers, as floats."""
-        return add_noise(key, value, lambda *a: _samplers.skellam(*a, self.variance))
 
+        def noise(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+            return _samplers.skellam(key, shape, dtype, self.variance)
 
-def _gaussian_unit(sigma: jax.Array) -> jax.Array:
-    held = jnp.minimum(sigma, _LARGEST)
-    return unit_mu(-_theta.log_theta_zero(held)) * (held / sigma)
+        return add_noise(key, value, noise)
 
 
 def log_ratio_of_sums(sigma: jax.Array, parties: jax.Array) -> jax.Array:
-    r"""tau: log of the largest ratio of a sum of n discrete Gaussians to that of variance n sigma^2.
+    r"""tau: how far n discrete Gaussians add up to one of n sigma^2, by log probabilities.
 
     Adding N_Z(b) to N_Z(a) gives e^{-k^2/(2 (a + b))} times a theta function of variance
     ab/(a + b), whose values are in a range of (1 - eta, 1 + eta); so that both, of mass 1, are
@@ -299,11 +310,11 @@ def log_ratio_of_sums(sigma: jax.Array, parties: jax.Array) -> jax.Array:
     some k the last is taken for all. Beyond all bounds where eta may be 1.
     """
     k = jnp.arange(1.0, _PAIRS + 1.0)
-    q = jnp.exp(-2.0 * (jnp.pi * sigma) ** 2 * k / (k + 1.0))
+    q = jnp.exp(-2.0 * (jnp.pi * sigma[..., None]) ** 2 * k / (k + 1.0))
     small = q < 0.4
     q = jnp.where(small, q, 0.1)
     eta = 2.0 * (q + q**4 / (1.0 - q**5))
     each = jnp.where(small, 2.0 * jnp.arctanh(eta), 1e300)  # (an infinite one has no derivative)
-    copies = jnp.clip(parties - k, 0.0, 1.0)
-    copies = copies.at[-1].set(jnp.maximum(parties - _PAIRS, 0.0))
-    return jnp.sum(jnp.where(copies > 0.0, copies * each, 0.0))
+    later = parties[..., None] - k
+    copies = jnp.where(k < _PAIRS, jnp.clip(later, 0.0, 1.0), jnp.maximum(later, 0.0))
+    return jnp.sum(jnp.where(copies > 0.0, copies * each, 0.0), axis=-1)
