@@ -163,9 +163,10 @@ class DiscreteGaussianVector(IntegerVector):
 
     which moves the quantiles of a corner by up to :math:`\sqrt{\pi/2}\,\tau` each:
     :math:`\mu = \Delta (h + \sqrt{2\pi}\,\tau)`, or that of one party's noise, if it is less. It
-    does not grow with the dimension; nor do their Rényi divergences, Proposition 14, for
-    coordinates that are not moved do not count: :math:`\frac{\alpha}{2} \Delta^2 (1/(\sqrt{n}
-    \sigma) + 10 \sum_k e^{-2\pi^2\sigma^2 k/(k+1)})^2` for sigma >= 1/2 (here 2.51 tau for the sum).
+    does not grow with the dimension. Nor do their Rényi divergences, Proposition 14, for
+    coordinates that are not moved do not count: :math:`\frac{\alpha}{2} \Delta^2
+    (\frac{1}{\sqrt{n}\sigma} + 10 \sum_k e^{-2\pi^2\sigma^2 k/(k+1)})^2` for sigma >= 1/2 (here
+    with 2.51 tau for the last, which is a little more).
 
     Upper bounds are certified for every difference; lower ones are those of the Gaussian pair:
     `at` has certified ones. An L1 sensitivity of a and a largest change of b bound the L2
