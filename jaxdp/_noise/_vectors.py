@@ -38,6 +38,7 @@ e^{-(b_k - b_{k-1})}, twice its derivative is at most (1/a_k - a_k) (1 - x)^3/x 
 b_{1-k} = -b_k; far out b_k is log(2k/lambda).)
 """
 
+import abc
 import math
 from typing import Any, ClassVar
 
@@ -134,9 +135,9 @@ class IntegerVector(GaussianFamily):
         ]
         return parts[0] if len(parts) == 1 else Composed(parts)
 
+    @abc.abstractmethod
     def _coordinate(self, shift: float) -> Mechanism:
         """One coordinate that is moved by so much."""
-        raise NotImplementedError
 
 
 @mechanism
