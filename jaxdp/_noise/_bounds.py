@@ -23,7 +23,7 @@ def skellam_renyi_bound(
     (2021, arXiv 2110.04995, Corollary 3.6, for integer alpha; between integers the chord of the
     convex alpha -> (alpha - 1) R_alpha, which is an upper bound too.) Of one coordinate the L1
     sensitivity is Delta, and `renyi(m, alpha)` is exact; of a vector it is at most Delta^2, as
-    entries are integers, and `renyi(m, alpha)` is less. Both directions.
+    entries are integers, and `renyi(m, alpha)` is less at all but large orders. Both directions.
 
     Args:
       m: a Skellam mechanism; its parameters broadcast against alpha.
