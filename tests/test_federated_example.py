@@ -17,6 +17,8 @@ PATH = pathlib.Path(__file__).parents[1] / "examples" / "federated_rounds.py"
 @pytest.fixture(scope="module")
 def example():
     spec = importlib.util.spec_from_file_location("federated_rounds", PATH)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)

@@ -255,9 +255,9 @@ class SkellamVector(IntegerVector):
               = \frac{1}{\sqrt\lambda}\Big(1 + \frac{1}{6\lambda} + \dots\Big),
 
     proved in `jaxdp._noise._vectors`; at sensitivity 1 no smaller mu will do. It needs no L1
-    sensitivity; its Rényi divergences, :math:`\alpha\Delta^2 h^2/2`, are below the bound of Agarwal,
-    Kairouz & Liu (2021, arXiv 2110.04995, Corollary 3.6; `skellam_renyi_bound`) at orders up to
-    about :math:`9 \lambda \Delta_1/\Delta^2`, Delta_1 the L1 sensitivity there.
+    sensitivity; its Rényi divergences, :math:`\alpha\Delta^2 h^2/2`, are below the bound of
+    Agarwal, Kairouz & Liu (2021, arXiv 2110.04995, Corollary 3.6; `skellam_renyi_bound`) at orders
+    up to about :math:`9 \lambda \Delta_1/\Delta^2`, Delta_1 being the L1 sensitivity there.
     Shares add up: `PartialNoise` and `noise_share` take it.
 
     Upper bounds are certified for every difference; lower ones are those of the Gaussian pair:
