@@ -97,6 +97,7 @@ from jaxdp._methods import PosteriorSampling as PosteriorSampling
 from jaxdp._methods import Renyi as Renyi
 from jaxdp._noise import AdditiveNoise as AdditiveNoise
 from jaxdp._noise import DiscreteGaussian as DiscreteGaussian
+from jaxdp._noise import DiscreteGaussianVector as DiscreteGaussianVector
 from jaxdp._noise import DiscreteLaplace as DiscreteLaplace
 from jaxdp._noise import FinitePair as FinitePair
 from jaxdp._noise import GammaDifference as GammaDifference
@@ -107,6 +108,7 @@ from jaxdp._noise import NegativeBinomial as NegativeBinomial
 from jaxdp._noise import PartialNoise as PartialNoise
 from jaxdp._noise import PostProcessed as PostProcessed
 from jaxdp._noise import Skellam as Skellam
+from jaxdp._noise import SkellamVector as SkellamVector
 from jaxdp._noise import gdl_epsilon_floor as gdl_epsilon_floor
 from jaxdp._noise import noise_share as noise_share
 from jaxdp._noise import repeated_noise_renyi as repeated_noise_renyi
@@ -136,8 +138,10 @@ __all__ = [
     "Brownian",
     "OrnsteinUhlenbeck",
     "DiscreteGaussian",
+    "DiscreteGaussianVector",
     "DiscreteLaplace",
     "Skellam",
+    "SkellamVector",
     "NegativeBinomial",
     "GeneralizedDiscreteLaplace",
     "GammaDifference",

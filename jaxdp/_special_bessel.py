@@ -51,7 +51,7 @@ def _log_debye_series(w: jax.Array, p2: jax.Array) -> jax.Array:
     return jnp.log1p(jax.lax.fori_loop(0, _DEBYE_TERMS - 1, row, zero))
 
 
-def _log_power_series(nu: jax.Array, x: jax.Array) -> jax.Array:
+def log_power_series(nu: jax.Array, x: jax.Array) -> jax.Array:
     """log sum_m (x^2/4)^m/(m! (nu + 1)_m), a sum of positive terms."""
     quarter = 0.25 * x * x
 
@@ -82,7 +82,7 @@ def log_bessel_i(nu: jax.Array, x: jax.Array) -> jax.Array:
     uniform = exponent - 0.5 * jnp.log(w_far) - _special.LOG_SQRT_2PI + series
     order, y = jnp.where(far, 0.0, nu), jnp.where(far, 1.0, x)
     power = order * (jnp.log(y) - _special.LOG_2) - y - log_gamma(order + 1.0)
-    return jnp.where(far, uniform, power + _log_power_series(order, y))
+    return jnp.where(far, uniform, power + log_power_series(order, y))
 
 
 def log_bessel_i_ratio(nu: jax.Array, d: jax.Array, x: jax.Array) -> jax.Array:
@@ -108,7 +108,7 @@ def log_bessel_i_ratio(nu: jax.Array, d: jax.Array, x: jax.Array) -> jax.Array:
     )
     uniform = exponent + 0.25 * jnp.log1p(d * both / (w_low * w_low)) + series[0] - series[1]
     order, z = jnp.where(far, 0.0, nu), jnp.where(far, 1.0, x)
-    terms = _log_power_series(jnp.stack([order, order + d]), z)
+    terms = log_power_series(jnp.stack([order, order + d]), z)
     power = d * (_special.LOG_2 - jnp.log(z)) + log_gamma_ratio(order + 1.0, d)
     return jnp.where(far, uniform, power + terms[0] - terms[1])
 

@@ -158,6 +158,10 @@ def test_events_of_later_versions():
         assert interop.from_dp_event(_later_event(name, **fields)) == expected
     vector = {"sigma": 3.0, "sensitivity": 2.0, "dimension": None}
     found = interop.from_dp_event(_later_event("DiscreteGaussianDpEvent", **vector))
+    assert found == jaxdp.DiscreteGaussianVector(3.0, 2.0)
+    found = interop.from_dp_event(
+        _later_event("DiscreteGaussianDpEvent", **{**vector, "sigma": 1.5, "sensitivity": 1.0})
+    )
     assert isinstance(found, jaxdp.ConcentratedDP)
     assert found.rho == pytest.approx(2.0**2 / (2.0 * 3.0**2), rel=1e-14)
     flip = _later_event("PermuteAndFlipDpEvent", epsilon=1.0)

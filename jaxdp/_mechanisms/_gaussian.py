@@ -27,7 +27,9 @@ def _held(mu: jax.Array) -> jax.Array:
 
 
 class GaussianFamily(Base):
-    """Abstract: equivalent to distinguishing N(mu, 1) from N(0, 1)."""
+    """Abstract: equivalent to distinguishing N(mu, 1) from N(0, 1), or no easier than that."""
+
+    _less_divergent: ClassVar[bool] = False  # whether `_rho` is below that of the Gaussian
 
     @abc.abstractmethod
     def _mu(self) -> jax.Array:
@@ -37,8 +39,12 @@ class GaussianFamily(Base):
     def _mu_ulps(self) -> ArrayLike:
         """Bound on the relative rounding error of `_mu`, in units of 2^-52."""
 
+    def _rho(self) -> jax.Array:
+        """Rényi divergences are at most alpha times this."""
+        return 0.5 * self._mu() ** 2
+
     def _rate(self, s: jax.Array) -> jax.Array:
-        return 0.5 * self._mu() ** 2 + 0.0 * s
+        return self._rho() + 0.0 * s
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         return _rates.sampled_gaussian_rate(s, self._mu(), q)
@@ -285,6 +291,22 @@ class GaussianDP(GaussianFamily):
         return add_noise(key, value, lambda *a: jax.random.normal(*a) / jnp.asarray(self.mu, a[2]))
 
 
+@mechanism
+class ConcentratedGaussianDP(GaussianDP):
+    """No easier to tell than that pair, with Rényi divergences of at most alpha rho besides.
+
+    Attributes:
+      rho: a known bound, which may be below mu^2/2.
+    """
+
+    rho: ArrayLike = jnp.inf
+
+    _less_divergent: ClassVar = True
+
+    def _rho(self) -> jax.Array:
+        return jnp.minimum(jnp.asarray(self.rho), super()._rho())
+
+
 def composed(parts: Sequence[tuple[GaussianFamily, ArrayLike]]) -> GaussianDP:
     """The composition of Gaussian mechanisms so many times each: mu^2 = sum_i n_i mu_i^2."""
     mus = [m._mu() for m, _ in parts]
@@ -297,7 +319,11 @@ def composed(parts: Sequence[tuple[GaussianFamily, ArrayLike]]) -> GaussianDP:
     own = sum(x * jnp.maximum(m._mu_ulps(), 0.5) for x, (m, _) in zip(squares, parts, strict=True))
     own = own / jnp.where(square > 0.0, square, 1.0)
     ulps = jax.lax.stop_gradient(own) + 1.0 + 0.25 * (len(parts) - 1.0)
-    return GaussianDP(_scaled(jnp.sqrt(square), 1.0 / scale), ulps)
+    mu = _scaled(jnp.sqrt(square), 1.0 / scale)
+    if any(m._less_divergent for m, _ in parts):
+        rho = sum(n * m._rho() for (m, _), n in zip(parts, counts, strict=True))
+        return ConcentratedGaussianDP(mu, ulps, rho)
+    return GaussianDP(mu, ulps)
 
 
 def composed_steps(m: GaussianFamily, copies: jax.Array) -> GaussianDP:
@@ -307,7 +333,10 @@ def composed_steps(m: GaussianFamily, copies: jax.Array) -> GaussianDP:
     square = jnp.sum(copies * _scaled(mu, scale) ** 2, axis=-1)
     # a sum of n terms errs by n roundoffs
     ulps = jnp.max(jnp.asarray(m._mu_ulps())) + copies.shape[-1] + 4.0
-    return GaussianDP(_scaled(jnp.sqrt(square), 1.0 / scale[..., 0]), ulps)
+    total = _scaled(jnp.sqrt(square), 1.0 / scale[..., 0])
+    if m._less_divergent:
+        return ConcentratedGaussianDP(total, ulps, jnp.sum(copies * m._rho(), axis=-1))
+    return GaussianDP(total, ulps)
 
 
 def _scale(largest: jax.Array) -> jax.Array:

@@ -16,3 +16,5 @@ from jaxdp._noise._finite_pairs import PostProcessed as PostProcessed
 from jaxdp._noise._loss_distribution import LossDistribution as LossDistribution
 from jaxdp._noise._negative_binomial import NegativeBinomial as NegativeBinomial
 from jaxdp._noise._repeated import repeated_noise_renyi as repeated_noise_renyi
+from jaxdp._noise._vectors import DiscreteGaussianVector as DiscreteGaussianVector
+from jaxdp._noise._vectors import SkellamVector as SkellamVector

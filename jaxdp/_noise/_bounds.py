@@ -7,48 +7,55 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _x64
 from jaxdp._noise._discrete import Skellam
 from jaxdp._noise._lattice import INTEGER
+from jaxdp._noise._vectors import SkellamVector
 from jaxdp._special_gamma import log_gamma_ratio
 
 
-def skellam_renyi_bound(m: Skellam, alpha: ArrayLike) -> jax.Array:
-    r"""The Rényi bound of Agarwal, Kairouz & Liu for Skellam noise, at integer sensitivity Delta.
+def skellam_renyi_bound(
+    m: Skellam | SkellamVector, alpha: ArrayLike, l1_sensitivity: ArrayLike | None = None
+) -> jax.Array:
+    r"""The Rényi bound of Agarwal, Kairouz & Liu for Skellam noise, for comparison.
 
     .. math:: R_\alpha \le \frac{\alpha\Delta^2}{2\lambda} + \min\Big(
-              \frac{(2\alpha - 1)\Delta^2 + 6\Delta}{4\lambda^2}, \frac{3\Delta}{2\lambda}\Big)
+              \frac{(2\alpha - 1)\Delta^2 + 6\Delta_1}{4\lambda^2},
+              \frac{3\Delta_1}{2\lambda}\Big)
 
-    (2021, arXiv 2110.04995, Corollary 3.6, for one coordinate and integer alpha; between integers
-    the chord of the convex alpha -> (alpha - 1) R_alpha, which is an upper bound too.) Exact:
-    `renyi(m, alpha)`. Both directions.
+    (2021, arXiv 2110.04995, Corollary 3.6, for integer alpha; between integers the chord of the
+    convex alpha -> (alpha - 1) R_alpha, which is an upper bound too.) Of one coordinate the L1
+    sensitivity is Delta, and `renyi(m, alpha)` is exact; of a vector it is at most Delta^2, as
+    entries are integers, and `renyi(m, alpha)` is less at all but large orders. Both directions.
 
     Args:
       m: a Skellam mechanism; its parameters broadcast against alpha.
       alpha: order > 1, finite. Any shape.
+      l1_sensitivity: > 0, of a vector; None for what follows from its L2 sensitivity.
 
     Raises:
-      ValueError: for a known alpha outside its domain. TypeError: if m is no Skellam mechanism.
+      ValueError: for a known argument outside its domain. TypeError: if m is no Skellam mechanism.
 
     Example:
       >>> import jaxdp
       >>> float(jaxdp.skellam_renyi_bound(jaxdp.Skellam(1.0), 2.0))
       2.5
     """
-    if not isinstance(m, Skellam):
-        raise TypeError(f"m must be a jaxdp.Skellam, got {_checks.shown(m)}")
+    if not isinstance(m, (Skellam, SkellamVector)):
+        raise TypeError(f"m must be a jaxdp.Skellam or SkellamVector, got {_checks.shown(m)}")
     _checks.check("alpha", alpha, _checks.FINITE_ORDER)
-    return _x64.evaluate(_skellam_renyi_bound, m, alpha, rounding="up")
+    if l1_sensitivity is None:
+        l1_sensitivity = m.sensitivity if isinstance(m, Skellam) else jnp.square(m.sensitivity)
+    _checks.check("l1_sensitivity", l1_sensitivity, _checks.POSITIVE)
+    return _x64.evaluate(_skellam_renyi_bound, m, alpha, l1_sensitivity, rounding="up")
 
 
-def _skellam_renyi_bound(m, alpha):
+def _skellam_renyi_bound(m, alpha, l1):
     def moment(order):  # (order - 1) times the bound at an integer order
         first = order * m.sensitivity**2 / (2.0 * m.variance)
-        tight = ((2.0 * order - 1.0) * m.sensitivity**2 + 6.0 * m.sensitivity) / (
-            4.0 * m.variance**2
-        )
-        return (order - 1.0) * (first + jnp.minimum(tight, 1.5 * m.sensitivity / m.variance))
+        tight = ((2.0 * order - 1.0) * m.sensitivity**2 + 6.0 * l1) / (4.0 * m.variance**2)
+        return (order - 1.0) * (first + jnp.minimum(tight, 1.5 * l1 / m.variance))
 
     low = jax.lax.stop_gradient(jnp.floor(alpha))
     chord = moment(low) + (alpha - low) * (moment(low + 1.0) - moment(low))
-    inside = m._in_domain() & _checks.FINITE_ORDER.contains(alpha)
+    inside = m._in_domain() & _checks.FINITE_ORDER.contains(alpha) & _checks.POSITIVE.contains(l1)
     return jnp.where(inside, chord / (alpha - 1.0), jnp.nan)
 
 

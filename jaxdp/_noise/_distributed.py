@@ -20,11 +20,13 @@ from jaxdp._mechanisms._base import Term
 from jaxdp._noise._continuous import COUNT, GammaDifference, LaplaceSum
 from jaxdp._noise._discrete import DiscreteLaplace, GeneralizedDiscreteLaplace, Skellam
 from jaxdp._noise._negative_binomial import NegativeBinomial
+from jaxdp._noise._vectors import SkellamVector
 
 # The laws of shares: X is the sum of n shares of law _FRACTIONS(X, 1/n).
 _FRACTIONS = {
     Gaussian: lambda m, f: Gaussian(jnp.sqrt(f) * m.sigma, m.sensitivity),
     Skellam: lambda m, f: Skellam(f * m.variance, m.sensitivity),
+    SkellamVector: lambda m, f: SkellamVector(f * m.variance, m.sensitivity),
     DiscreteLaplace: lambda m, f: GeneralizedDiscreteLaplace(1.0 * f, m.a, m.sensitivity),
     GeneralizedDiscreteLaplace: lambda m, f: GeneralizedDiscreteLaplace(
         f * m.beta, m.a, m.sensitivity
@@ -56,6 +58,7 @@ class PartialNoise(Base):
     ==================================  ==========================================
     Gaussian(sigma)                     Gaussian(sqrt(f) sigma)
     Skellam(variance)                   Skellam(f variance)
+    SkellamVector(variance)             SkellamVector(f variance)
     DiscreteLaplace(a)                  GeneralizedDiscreteLaplace(f, a)
     GeneralizedDiscreteLaplace(b, a)    GeneralizedDiscreteLaplace(f b, a)
     NegativeBinomial(r, p)              NegativeBinomial(f r, p)
@@ -68,7 +71,8 @@ class PartialNoise(Base):
     arXiv 2110.04995; negative binomial: Balle, Bell, Gascón & Nissim 2020, arXiv 2002.00817.)
 
     Args:
-      mechanism: one of the above. DiscreteGaussian is not infinitely divisible.
+      mechanism: one of the above. The discrete Gaussian has no shares: see the num_parties of
+        `DiscreteGaussianVector`.
       honest_fraction: f > 0; above 1 if more parties than planned take part. Any shape.
 
     Raises:
@@ -126,7 +130,7 @@ class PartialNoise(Base):
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + what the honest parties add, for every entry of an array or PyTree.
 
-        Of all laws but the Gaussian one, the queries are for one entry (see `Skellam`).
+        Of all laws but Gaussian and SkellamVector, the queries are for one entry (see `Skellam`).
         """
         return self._left().sample(key, value)
 
@@ -138,7 +142,7 @@ def noise_share(mechanism: Mechanism, num_parties: ArrayLike) -> Mechanism:
     the result draws a share; its queries tell what one share alone protects.
 
     Args:
-      mechanism: Gaussian, Skellam, DiscreteLaplace, GeneralizedDiscreteLaplace,
+      mechanism: Gaussian, Skellam, SkellamVector, DiscreteLaplace, GeneralizedDiscreteLaplace,
         NegativeBinomial, Laplace, GammaDifference or LaplaceSum.
       num_parties: integer n >= 1. Any shape.
 

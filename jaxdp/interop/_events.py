@@ -33,7 +33,7 @@ from jaxdp._mechanisms import (
     fixed_size_sampled,
     replace_one,
 )
-from jaxdp._noise import DiscreteGaussian, DiscreteLaplace, FinitePair
+from jaxdp._noise import DiscreteGaussian, DiscreteGaussianVector, DiscreteLaplace, FinitePair
 from jaxdp.interop._event_parameters import (
     EVERYTHING,
     NOTHING,
@@ -64,7 +64,7 @@ def from_dp_event(
     TruncatedSubsampledGaussian; MixtureOfGaussians of sensitivities of one sign;
     SingleEpochTreeAggregation, whose depth of noisy sums is one Gaussian (Kairouz et al. 2021,
     appendix D); ZCDp and RepeatAndSelect, by Rényi divergences; of later versions EpsilonDelta,
-    ExponentialMechanism, PermuteAndFlip, and DiscreteGaussian (of vectors by zCDP). Noise
+    ExponentialMechanism, PermuteAndFlip, and DiscreteGaussian. Noise
     parameters are per unit of sensitivity.
 
     Args:
@@ -269,10 +269,9 @@ def _selection(event: Any, relation: Neighbours) -> Mechanism | Absolute:
 
 
 def _discrete_gaussian(event: Any, relation: Neighbours) -> Mechanism | Absolute:
-    """The law in one dimension; of vectors, whose worst shift depends on the question, the zCDP.
+    """The law in one dimension; of vectors, whose worst shift depends on the question, a bound.
 
-    A coordinate moved by the integer v has Rényi divergences of at most alpha v^2 / (2 sigma^2)
-    (Canonne, Kamath & Steinke 2020, Proposition 5), and those of coordinates add up.
+    That of `DiscreteGaussianVector`, or for small noise, where it is not as tight, the zCDP alone.
     """
     sensitivity = number(event, "sensitivity", _checks.NON_NEGATIVE_OR_INF)
     if sensitivity == 0.0:
@@ -283,7 +282,9 @@ def _discrete_gaussian(event: Any, relation: Neighbours) -> Mechanism | Absolute
         rho *= 1.0 + 1e-15
         if math.isinf(rho):
             return EVERYTHING
-        return NOTHING if math.isinf(sigma) else ConcentratedDP(max(rho, TINY))
+        if sigma < 2.0:
+            return ConcentratedDP(max(rho, TINY))
+        return NOTHING if math.isinf(sigma) else DiscreteGaussianVector(sigma, sensitivity)
     whole = _checks.whole_number("sensitivity of DiscreteGaussianDpEvent", sensitivity)
     return additive(noise(event, "sigma"), lambda sigma: DiscreteGaussian(sigma, whole))
 

@@ -54,6 +54,8 @@ ROWS = {
     ),
     "DiscreteLaplace": (*law(noise.DiscreteLaplace, 2), (0.3, 0.25), 1),
     "DiscreteGaussian": (*law(noise.DiscreteGaussian, 3), (2.0, 0.25), 1),
+    "DiscreteGaussianVector": (*law(noise.DiscreteGaussianVector, 3), (2.0, 0.25), 1),
+    "SkellamVector": (*law(noise.SkellamVector, 2), (20.0, 0.25), 1),
     "renyi": (lambda s, a: jaxdp.renyi(noise.DiscreteGaussian(s, 3), a), None, (2.0, 2.7), 0),
     "noise_share": (
         lambda a, e: jaxdp.renyi(noise.noise_share(noise.Skellam(a, 2), 5), e),
