@@ -55,7 +55,7 @@ factor of about eight. Three places need more:
   So the atom moves to its left node, and the line of E to the next atom
   starts from 0 there, not from x_{j+1}: mass that goes to the next atom makes up for what this one
   lost.
-* Where the second differences of E still exceed w, a few sweeps raise E (which keeps E >= s).
+* Where the second differences of E still exceed w, sweeps raise E (which keeps E >= s).
 * Whatever is left. phi is given by its slopes, the survival masses of the cells,
   G_j = Q_w{X > x_j} + (E_{j+1} - E_j) / (x_{j+1} - x_j). A cell for which none of these
   conditions holds gets G_j <= Q{X > x_{j+1}}, the slope of C at its right end, so phi <= C there by
@@ -73,7 +73,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from jaxdp._divergences import exp_log
@@ -91,12 +90,11 @@ from jaxdp._law._halves import (
     lifted_first,
     sags,
 )
+from jaxdp._law._obstacle import bridged, relaxed
 from jaxdp._law._terms import Term
 
 _LARGEST_EXPONENT = 600.0
 EMPTY = 1e-14
-_SWEEPS = 24
-_STRIDES = 2 ** np.arange(8, 0, -1, dtype=np.int32)  # of the sweeps before those, from far to near
 _MUCH, _SHARE = 0.5, 1e-3  # of a curve, that E may not take; of a mass, next to nothing
 _ROUNDED = 2.0**-30  # of E, what rounding might take for it
 _NOISE, _LEFT = 2.0**-49, 1e-8  # of a difference of masses, relative to them
@@ -214,7 +212,7 @@ def lower_measure(
     to_end = _line_to_end(halves, span, ratio[:-1], jnp.where(steep, 0.0, call[1:]))
     begin, after_begin = jnp.concatenate([lines, no]), jnp.concatenate([no, lines])
     higher = jnp.maximum(wanted, jnp.where(begin, jnp.concatenate([to_end, zero]), 0.0))
-    line = _bridge(jnp.where(begin, 0.0, higher), higher, ratio, empty | after_begin)
+    line = bridged(jnp.where(begin, 0.0, higher), higher, ratio, empty | after_begin)
     wanted = jnp.maximum(higher, line)
     at_lead, after = lead & (node == first), lead & (node == first + 1)
     wanted = jnp.where(at_lead, 0.0, jnp.maximum(wanted, jnp.where(after, lead_put, 0.0)))
@@ -226,11 +224,11 @@ def lower_measure(
     wanted = jnp.maximum(wanted, jnp.concatenate([jnp.where(ends, to_end, 0.0), zero]))
     lowering = jnp.minimum(jnp.where(is_put, put, wanted), call)
     # (The ends of a line may have moved.)
-    line = _bridge(jnp.where(begin, 0.0, lowering), lowering, ratio, empty | after_begin)
+    line = bridged(jnp.where(begin, 0.0, lowering), lowering, ratio, empty | after_begin)
     lowering = jnp.minimum(jnp.maximum(lowering, line), call)
     load = jnp.concatenate([to_left, zero]) + jnp.concatenate([zero, to_right])
     fixed = is_put | is_call | at_lead
-    raised = _relax(*lax.stop_gradient((lowering, call, ratio, load, step, fixed)))
+    raised = relaxed(*lax.stop_gradient((lowering, call, ratio, load, step, fixed)))
     lowering += lax.stop_gradient(jnp.minimum(raised, call) - lowering)
     # (What is compared may have been worked out twice, and rounded otherwise: see `_TWICE`.)
     left, right = lowering[:-1] * _TWICE, lowering[1:] * _TWICE
@@ -289,64 +287,8 @@ def _line_to_end(
     return jnp.maximum(at_a, least(m_b, m_a * x_a + m_b * x_b, x_b))
 
 
-def _relax(
-    lowering: jax.Array,
-    call: jax.Array,
-    ratio: jax.Array,
-    load: jax.Array,
-    step: jax.Array,
-    fixed: jax.Array,
-) -> jax.Array:
-    """Raise E where its second difference exceeds the mass (an obstacle problem, by sweeps).
-
-    C_w - E is brought towards its convex minorant: no point above the chord of two others. Chords
-    over many cells first: about an isolated atom E has to fall slowly.
-    """
-    inverse = jnp.where(step > 0.0, 1.0 / jnp.where(step > 0.0, step, 1.0), 0.0)
-    none = jnp.zeros((1,), step.dtype)
-    to_left, to_right = jnp.concatenate([none, inverse]), jnp.concatenate([inverse, none])
-    free = (to_left > 0.0) & (to_right > 0.0) & ~fixed
-    size, most = ratio.shape[0], int(_STRIDES[0])
-    strides = jnp.asarray(_STRIDES)
-
-    def chord(i: jax.Array, e: jax.Array) -> jax.Array:
-        stride = strides[i]
-
-        def beside(values: jax.Array) -> tuple[jax.Array, jax.Array]:
-            padded = jnp.pad(values, most, mode="edge")
-            return tuple(lax.dynamic_slice(padded, (most + s,), (size,)) for s in (-stride, stride))
-
-        (x, z), (left, right) = beside(ratio), beside(e - call)
-        wide = jnp.where(free, z - x, 1.0)
-        line = left + (ratio - x) / wide * (right - left) + call
-        # (No rounding of the sums may raise E: that would be mass where there is none.)
-        rough = 2.0**-44 * (call + ratio / wide * jnp.abs(right - left))
-        return jnp.where(free, jnp.maximum(e, line - rough), e)
-
-    both = jnp.where(free, 1.0 / jnp.where(free, to_left + to_right, 1.0), 0.0)
-    to_left, to_right, load = to_left * both, to_right * both, load * both
-
-    def sweep(_, e: jax.Array) -> jax.Array:
-        left, right = jnp.concatenate([none, e[:-1]]), jnp.concatenate([e[1:], none])
-        return jnp.maximum(e, to_left * left + to_right * right - load)
-
-    return lax.fori_loop(0, _SWEEPS, sweep, lax.fori_loop(0, _STRIDES.size, chord, lowering))
-
-
-def _bridge(begin: jax.Array, end: jax.Array, ratio: jax.Array, empty: jax.Array) -> jax.Array:
-    """On empty stretches the line between the nearest values on either side; 0 elsewhere."""
-    size = begin.shape[0]
-    index = count(size)
-    before = _running.maximum(jnp.where(empty, jnp.int32(0), index))
-    after = _running.minimum(jnp.where(empty, jnp.int32(size - 1), index), reverse=True)
-    gap = ratio[after] - ratio[before]
-    share = (ratio - ratio[before]) / jnp.where(gap > 0.0, gap, 1.0)
-    line = begin[before] + share * (end[after] - begin[before])
-    return jnp.where(empty, line, 0.0)
-
-
 def _led(about: Cells, lead: jax.Array) -> Cells:
-    """What the first node has, if anything, in place of what node `lead`, at the same place, has."""
+    """The first node's share, if any, in place of that of node `lead`, which is at the same place."""
     index = count(about.log_q.shape[0])
     here = (index == lead) & (about.log_q[0] > -jnp.inf)
     none = Cells(jnp.float64(-jnp.inf), jnp.float64(-jnp.inf), jnp.float64(0.0))

@@ -162,10 +162,10 @@ def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array
 def _begins(
     log_p: jax.Array, loss: jax.Array, low: jax.Array, spacing: jax.Array, error: ArrayLike = 0.0
 ) -> jax.Array:
-    """Where the law below begins: at the low end of a coarse law, or the mean of what is next to it.
+    """Where the law below begins: at the low end of a coarse law, or a mean of what is next to it.
 
-    At the mean of its first two atoms if the first is next to none, or of a bulk that is narrower
-    than a cell and has nothing beside it. The law below has no room beside so small a mass
+    That of its first two atoms if the first is next to none, or of a bulk that is narrower than a
+    cell and has nothing beside it. The law below has no room beside so small a mass
     (`_discretise`), and its lattice then has a node at the mass that counts. (A little lower, as
     rounding, and the `error` of masses, are to leave the mean above it.)
     """
