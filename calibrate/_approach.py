@@ -30,6 +30,7 @@ class Curve(NamedTuple):
       smooth: whether F is cheap and smooth: it is then not modelled.
       rounded: (log parameters, slopes) -> those that the caller will receive.
       tolerance: of F, and of the gain over the loss times its slopes.
+      grain: what rounding parameters may change of these.
       hint: a cheaper curve near F, under whose optimum to begin, and its slopes.
     """
 
@@ -37,6 +38,7 @@ class Curve(NamedTuple):
     smooth: bool
     rounded: Callable[[jax.Array, jax.Array], jax.Array]
     tolerance: float
+    grain: float = 0.0
     hint: Callable[[jax.Array], tuple[jax.Array, jax.Array]] | None = None
 
 
@@ -131,7 +133,8 @@ def approach(
         private = accept & (excess <= 0.0)
         gain = now.f - found.f
         scale = jnp.sum(jnp.abs(best.g))
-        done = private & (gain <= tolerance * scale + 1e-15 * jnp.abs(now.f))
+        enough = tolerance + curve.grain
+        done = private & (gain <= enough * scale + 1e-15 * jnp.abs(now.f))
         better = private & (now.f < s.loss)
         return _Round(
             trial,
