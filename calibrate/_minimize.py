@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from calibrate._approach import Curve, approach
 from calibrate._descend import descend
+from calibrate._recipe import recipe_of
 from calibrate._solve import (
     Status,
     check_target,
@@ -137,16 +138,21 @@ def minimize(
     if vectors and any(np.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError("init must hold arrays of one dimension or more where vectors=True")
     count = len(leaves)
+    shapes = [np.shape(leaf)[-1:] if vectors else () for leaf in leaves]
+    like = jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(x, np.float32) for x in shapes])
+    made, makes = recipe_of(build, tuple(args), like)
+    valued, values = recipe_of(objective, tuple(args), like)
     *value, loss, target, achieved, status = _x64.evaluate(
         _minimize,
         Vectors(tuple(leaves)) if vectors else tuple(leaves),
         epsilon,
         delta,
-        tuple(args),
+        makes,
+        values,
         rounding=("nearest",) * (count + 1) + ("up", "up", "nearest"),
         differentiable=False,
-        objective=objective,
-        build=build,
+        objective=valued,
+        build=made,
         optimizer=optimizer,
         treedef=treedef,
         direction=direction,
@@ -163,6 +169,7 @@ def _minimize(
     epsilon,
     delta,
     args,
+    priced,
     objective,
     build,
     optimizer,
@@ -185,7 +192,7 @@ def _minimize(
         return excess_over_target(made(theta), epsilon, delta, direction, by, aimed=aimed)
 
     def loss(theta):
-        return objective(unpack(theta), *args)
+        return objective(unpack(theta), *priced)
 
     first = require_mechanism(made(theta))
     invalid = jnp.isnan(jnp.sum(theta) + epsilon) | (epsilon < 0.0) | ~_checks.DELTA.contains(delta)
@@ -218,7 +225,7 @@ def _minimize(
     status = jnp.where(ok, Status.SOLVED, Status.INFEASIBLE)
     status = jnp.where(invalid, Status.INVALID, status)
     solved = status == Status.SOLVED
-    outputs = [*jax.tree.leaves(params), objective(params, *args)]
+    outputs = [*jax.tree.leaves(params), objective(params, *priced)]
     outputs = [jnp.where(solved, x, jnp.nan) for x in outputs]
     achieved = jnp.where(solved, achieved, jnp.nan)
     return *outputs, epsilon, achieved, status.astype(jnp.float64)
