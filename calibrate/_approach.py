@@ -117,11 +117,12 @@ def approach(
         def merit(at: Point) -> jax.Array:
             return at.f + s.multiplier * (at.c + 2.0 * at.c**2)
 
-        known = s.count > 0
+        known = jnp.isfinite(s.best.c)
         leap = merit(now) > merit(s.best) + 0.1 * jnp.abs(s.best.f)
-        accept = now.usable() & ~(known & jnp.isfinite(s.best.c) & leap)
+        accept = now.usable() & ~(known & leap)
         power = jnp.where(accept & known, _power(s.best, now, s.power), s.power)
-        reach = jnp.where(accept, s.reach, 0.25 * jnp.max(jnp.abs(s.trial - s.best.x)))
+        nearer = 0.25 * jnp.max(jnp.abs(s.trial - s.best.x))
+        reach = jnp.where(accept | ~known, s.reach, nearer)
         best = jax.tree.map(lambda a, b: jnp.where(accept, a, b), now, s.best)
         # (A curve with steps is met a little further inside.)
         missed = accept & (excess > 0.0) & (excess < _STEPS)

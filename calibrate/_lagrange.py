@@ -104,6 +104,40 @@ def _remembered(s: _State, new: Point, keep: jax.Array) -> tuple[jax.Array, jax.
     return moves, turns, jnp.where(keep, jnp.clip(ratio, 0.1, 10.0), s.scale)
 
 
+class _Step(NamedTuple):
+    """Of the quadratic program: its multiplier and step, the merit's slope, what it is to gain."""
+
+    multiplier: jax.Array
+    step: jax.Array
+    slope: jax.Array
+    gain: jax.Array
+
+
+def _step(
+    at: Point,
+    near: jax.Array,
+    multiplier: jax.Array,
+    moves: jax.Array,
+    turns: jax.Array,
+    scale: jax.Array,
+) -> _Step:
+    """The least of the Lagrangian's model where the constraint's holds; far away, just that."""
+    diagonal = scale * _diagonal(at, multiplier)
+    columns = _inverse(jnp.stack([at.g, at.a], axis=1), diagonal, moves, turns)
+    own, other = columns[:, 0], columns[:, 1]
+    bend = at.a @ other
+    some = bend > 0.0
+    bend = jnp.where(some, bend, 1.0)
+    after = jnp.where(some, jnp.maximum((at.c - at.a @ own) / bend, 0.0), multiplier)
+    step = jnp.where(near, -own - after * other, -(at.c / bend) * other)
+    after = jnp.where(near, after, multiplier)
+    step *= jnp.minimum(1.0, _LONGEST / jnp.maximum(jnp.max(jnp.abs(step)), 1e-300))
+    off = jnp.where(after > 0.0, at.c, jnp.maximum(at.c, 0.0))
+    fall = (at.g + after * at.a) @ step
+    slope = fall + _PENALTY * multiplier_of(at) * off * (at.a @ step)
+    return _Step(after, step, jnp.minimum(slope, 0.0), -0.5 * fall)
+
+
 def solve(
     evaluate: Callable[[jax.Array], Point],
     start: jax.Array,
@@ -122,22 +156,6 @@ def solve(
       slack: by how much the constraint may be off, either way.
     """
 
-    def direction(at, near, multiplier, moves, turns, scale):
-        diagonal = scale * _diagonal(at, multiplier)
-        columns = _inverse(jnp.stack([at.g, at.a], axis=1), diagonal, moves, turns)
-        own, other = columns[:, 0], columns[:, 1]
-        bend = at.a @ other
-        after = (at.c - at.a @ own) / jnp.where(bend > 0.0, bend, 1.0)
-        after = jnp.where(bend > 0.0, jnp.maximum(after, 0.0), multiplier)
-        back = at.c / jnp.where(bend > 0.0, bend, 1.0)
-        step = jnp.where(near, -own - after * other, -back * other)
-        after = jnp.where(near, after, multiplier)
-        step *= jnp.minimum(1.0, _LONGEST / jnp.maximum(jnp.max(jnp.abs(step)), 1e-300))
-        off = jnp.where(after > 0.0, at.c, jnp.maximum(at.c, 0.0))
-        fall = (at.g + after * at.a) @ step
-        slope = fall + _PENALTY * multiplier_of(at) * off * (at.a @ step)
-        return after, step, slope, -0.5 * fall
-
     def body(s: _State) -> _State:
         trial = jnp.clip(s.at.x + s.share * s.step, low, high)
         new = evaluate(trial)
@@ -151,7 +169,7 @@ def solve(
         near = s.near | (jnp.abs(new.c) <= _NEAR)
         moves, turns, scale = _remembered(s, new, better & s.found)
         first = jnp.where(s.found, s.multiplier, multiplier_of(new))
-        after, step, slope, gain = direction(new, near, first, moves, turns, scale)
+        after, step, slope, gain = _step(new, near, first, moves, turns, scale)
         met = (new.c <= slack) & ((after <= 0.0) | (new.c >= -slack))
         enough = tolerance * jnp.sum(jnp.abs(new.g)) + 1e-15 * jnp.abs(new.f)
         at = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, s.at)
@@ -167,7 +185,7 @@ def solve(
             jnp.where(better, step, aside),
             share,
             jnp.where(better, after, s.multiplier),
-            jnp.where(better, jnp.minimum(slope, 0.0), s.slope),
+            jnp.where(better, slope, s.slope),
             moves,
             turns,
             scale,

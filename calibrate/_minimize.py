@@ -79,33 +79,37 @@ def minimize(
 ) -> Minimum:
     """Minimise objective(params, *args) over positive params with build(params, *args) private.
 
-    The constraint is eliminated, not penalised: parameters are moved, in log space, along a fixed
-    direction of more privacy until the mechanism is (epsilon, delta)-DP (a root with implicit
-    derivatives), and the loss at that point is minimised without constraints by an optax
-    optimiser. Every iterate is feasible; the final one is certified. Targets, args and the leaves
-    of init broadcast elementwise; works under jit and vmap (not grad).
+    Sequential quadratic programming over the logarithms of the parameters, with the curvature that
+    sums of exponentials have. Where the curve has no closed form it is looked at once a round,
+    with its slopes, and taken for a sum of exponentials between two looks: a few rounds do,
+    and they begin at the optimum by Rényi divergences where these cost little. The point that is
+    returned was itself looked at and certified, so that `jaxdp.epsilon` of it at delta is at
+    most epsilon. Targets, args and the leaves of init broadcast elementwise; works under jit and
+    vmap (not grad).
 
     Args:
       objective: (params, *args) -> scalar loss, differentiable.
       build: (params, *args) -> mechanism.
       epsilon: target, >= 0 (> 0 if delta is 0). Any shape.
       delta: target in [0, 1). Any shape.
-      init: PyTree of positive numbers to start from, less private than pure epsilon-DP (delta is 0
-        there and has no slope: status 1).
+      init: PyTree of positive numbers to start from. Where the curve has no slope there (delta is
+        0 or 1), all of them times powers of e are tried.
       args: PyTrees of real arrays passed to both functions.
-      optimizer: any optax.GradientTransformation over the log parameters; optax.lbfgs() by
-        default (measured: benchmarks/minimize.py).
+      optimizer: any optax.GradientTransformation over the log parameters, to search by it instead:
+        every iterate is moved to the boundary along a fixed direction of more privacy (a root with
+        implicit derivatives), which takes several looks (measured: benchmarks/minimize.py).
       direction: "remove", "add" or "both".
       method: how compositions without a closed form are bounded in the search: the numerical
-        engine by default, which takes seconds for every step. With Renyi(...) moments shape the
+        engine by default, which takes seconds for every look. With Renyi(...) moments shape the
         parameters and the engine, where it can, takes back the noise that they ask for too much:
         as private, within a few percent of the least loss, and a thousand times sooner.
       vectors: whether arrays in init are vectors of parameters of one problem (all of one
         dimension at least), for a `jaxdp.Schedule` say; else their entries are problems of a batch.
-      max_steps: most optimiser steps; the search stops by itself when the loss stops falling.
+      max_steps: most optimiser steps (of a round); the search stops by itself when the loss stops
+        falling.
 
     Returns:
-      A Minimum; status 1 and nan where the direction of more privacy never meets the target.
+      A Minimum; status 1 and nan where no parameters that meet the target were found.
 
     Raises:
       ValueError: for known targets or init outside their domains, or scalars for vectors.
