@@ -24,7 +24,7 @@ from calibrate._solve import (
 )
 from jaxdp import _answers, _checks, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism, _curve
-from jaxdp._mechanisms._steps import Steps
+from jaxdp._mechanisms._steps import has_cheap_moments
 from jaxdp._methods import Method, Renyi, check_method
 
 _MARGIN = 0.5  # the search starts this far (in log parameters) outside the feasible set
@@ -145,7 +145,7 @@ def minimize(
     shapes = [np.shape(leaf)[-1:] if vectors else () for leaf in leaves]
     like = jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(x, np.float32) for x in shapes])
     made, makes = recipe_of(build, tuple(args), like)
-    valued, values = recipe_of(objective, tuple(args), like)
+    valued, values = recipe_of(objective, tuple(args), like, jax.Array)
     *value, loss, target, achieved, status = _x64.evaluate(
         _minimize,
         Vectors(tuple(leaves)) if vectors else tuple(leaves),
@@ -261,7 +261,8 @@ def _curve_of(first, made, epsilon, delta, direction, method, single, checked) -
         return jnp.log(jnp.where(slopes > 0.0, down, up).astype(jnp.float64))
 
     chosen, _ = chosen_for(first)
-    hinted = chosen._reads_laws and _has_cheap_moments(first)
+    alone = first._structure() is first and not _curve.has_average(first)
+    hinted = chosen._reads_laws and alone and has_cheap_moments(first)
     return Curve(
         jax.value_and_grad(excess),
         chosen._exact,
@@ -270,15 +271,6 @@ def _curve_of(first, made, epsilon, delta, direction, method, single, checked) -
         _GRAIN if single else 0.0,
         jax.value_and_grad(moments) if hinted else None,
     )
-
-
-def _has_cheap_moments(m: Mechanism) -> bool:
-    """Whether its Rényi divergences cost next to nothing: no step samples, or averages, others."""
-    if m._structure() is not m or _curve.has_average(m):
-        return False
-    steps = [t.mechanism for t in m._terms()]
-    steps = [s.mechanism if isinstance(s, Steps) else s for s in steps]
-    return not any(hasattr(s, "mechanism") or hasattr(s, "mechanisms") for s in steps)
 
 
 def _ray(slopes):

@@ -59,22 +59,20 @@ _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 
 
 def recipe_of(
-    build: Callable[..., Any], args: tuple[Any, ...], like: Any = _SCALAR
+    build: Callable[..., Any], args: tuple[Any, ...], like: Any = _SCALAR, kind: type = Mechanism
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The same as build(value, *args), as a function and arguments that share their program.
 
-    `like` has the structure and the shapes of the value, a number by default.
-
-    Functions that build neither a mechanism nor a number, or hold traced arrays, are left as they
-    are. (As jax.jit does, a function is read once: what it takes from outside is not looked up
-    again.)
+    `like` has the structure and the shapes of the value, a number by default. Functions that build
+    nothing of this kind, or hold traced arrays, are left as they are. (As jax.jit does, a function
+    is read once: what it takes from outside is not looked up again.)
     """
     shapes = tuple(
         np.shape(x)[np.ndim(x) - rank :]
         for x, rank in zip(jax.tree.leaves(args), _x64.core_ranks(args), strict=True)
     )
     values = tuple(x.shape for x in jax.tree.leaves(like))
-    form = jax.tree.structure(args), shapes, jax.tree.structure(like), values
+    form = jax.tree.structure(args), shapes, jax.tree.structure(like), values, kind
     try:
         known = _known.setdefault(build, {})
     except TypeError:  # no weak references to it: a bound method, say
@@ -94,6 +92,7 @@ def _read(
     shapes: tuple[tuple[int, ...], ...],
     like: Any,
     values: tuple[tuple[int, ...], ...],
+    kind: type,
 ) -> tuple[Any, tuple[Any, ...]]:
     """The recipe of a function and its numbers; None where there is none."""
     built: list[Any] = []
@@ -108,7 +107,7 @@ def _read(
         avals = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in (*values, *shapes)]
         closed = jax.make_jaxpr(steps)(*avals)
     (m,) = built
-    if not (isinstance(m, Mechanism) or (isinstance(m, jax.Array) and m.ndim == 0)):
+    if not isinstance(m, kind):
         return None, ()
     leaves, structure = jax.tree.flatten(m)
     held, some = _marked(closed.consts)

@@ -54,7 +54,7 @@ def test_many_noises_are_the_known_optimum():
 
 KINDS = {
     # curve of x -> (F, slopes); most looks, excess of the loss
-    "smooth": (lambda v, a: (v, a), 8, 1e-6),
+    "smooth": (lambda v, a: (v, a), 10, 1e-6),
     "in steps": (lambda v, a: (jnp.ceil(v * 2e5) / 2e5, a), 16, 3e-5),
     "unknown at first": (
         lambda v, a: (jnp.where(v > 3.0, jnp.inf, v), jnp.where(v > 3.0, 0.0, a)),
