@@ -85,6 +85,40 @@ def _model(at: Point, power: jax.Array) -> Callable[[jax.Array], jax.Array]:
     return excess
 
 
+def _begun(
+    loss: Callable[[jax.Array], jax.Array], curve: Curve, start: jax.Array, max_steps: int
+) -> jax.Array:
+    """The optimum under the hint, if there is one."""
+    if curve.hint is None:
+        return start
+    hint = curve.hint
+
+    def hinted(x: jax.Array) -> Point:
+        return Point(x, *jax.value_and_grad(loss)(x), *hint(x))
+
+    ends = start - jnp.inf, start + jnp.inf
+    found, _ = _lagrange.solve(hinted, start, *ends, _HINTED, _HINTED, max_steps)
+    return jnp.where(jnp.isfinite(found.c), found.x, start)
+
+
+def _first(start: jax.Array, tolerance: float) -> _Round:
+    nothing, inf = jnp.zeros((), jnp.float64), jnp.asarray(jnp.inf, jnp.float64)
+    unknown = Point(start, inf, jnp.zeros_like(start), inf, jnp.zeros_like(start))
+    return _Round(
+        start,
+        unknown,
+        start,
+        inf,
+        inf,
+        nothing + _POWER,
+        nothing + _REACH,
+        nothing + 0.5 * tolerance,
+        nothing,
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), bool),
+    )
+
+
 def approach(
     loss: Callable[[jax.Array], jax.Array],
     curve: Curve,
@@ -151,30 +185,7 @@ def approach(
             done,
         )
 
-    if curve.hint is not None:
-        hint = curve.hint
-
-        def hinted(x: jax.Array) -> Point:
-            return Point(x, *value_and_grad(x), *hint(x))
-
-        ends = start - jnp.inf, start + jnp.inf
-        found, _ = _lagrange.solve(hinted, start, *ends, _HINTED, _HINTED, max_steps)
-        start = jnp.where(jnp.isfinite(found.c), found.x, start)
-    nothing, inf = jnp.zeros((), jnp.float64), jnp.asarray(jnp.inf, jnp.float64)
-    unknown = Point(start, inf, jnp.zeros_like(start), inf, jnp.zeros_like(start))
-    state = _Round(
-        start,
-        unknown,
-        start,
-        inf,
-        inf,
-        nothing + _POWER,
-        nothing + _REACH,
-        nothing + 0.5 * tolerance,
-        nothing,
-        jnp.zeros((), jnp.int32),
-        jnp.zeros((), bool),
-    )
+    state = _first(_begun(loss, curve, start, max_steps), tolerance)
     most = min(_ROUNDS, max_steps)
     state = jax.lax.while_loop(lambda s: ~s.done & (s.count < most), body, state)
     return state.private, state.excess, state.best.a
