@@ -11,15 +11,26 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from calibrate._solve import Status, check_target, excess_over_target
+from calibrate._approach import Curve, approach
+from calibrate._descend import descend
+from calibrate._recipe import recipe_of
+from calibrate._solve import (
+    Status,
+    check_target,
+    delta_of_excess,
+    epsilon_excess,
+    excess_over_target,
+    require_mechanism,
+)
 from jaxdp import _answers, _checks, _queries, _roots, _x64
-from jaxdp._mechanisms import Mechanism
-from jaxdp._methods import Method, check_method
+from jaxdp._mechanisms import Mechanism, _curve
+from jaxdp._mechanisms._steps import has_cheap_moments
+from jaxdp._methods import Method, Renyi, check_method
 
 _MARGIN = 0.5  # the search starts this far (in log parameters) outside the feasible set
-# Steps without a lower loss after which the search ends: a line search that fails has converged,
-# a method without one may oscillate for long.
-_PATIENCE_LBFGS, _PATIENCE = 5, 60
+# Of the curve, and of the loss over its slopes: where the curve is exact, smooth, or has steps.
+_EXACT, _SMOOTH, _NUMERICAL = 1e-11, 1e-9, 3e-7
+_GRAIN = 1.2e-7  # of parameters in 32 bits
 
 
 @jax.tree_util.register_dataclass
@@ -68,33 +79,37 @@ def minimize(
 ) -> Minimum:
     """Minimise objective(params, *args) over positive params with build(params, *args) private.
 
-    The constraint is eliminated, not penalised: parameters are moved, in log space, along a fixed
-    direction of more privacy until the mechanism is (epsilon, delta)-DP (a root with implicit
-    derivatives), and the loss at that point is minimised without constraints by an optax
-    optimiser. Every iterate is feasible; the final one is certified. Targets, args and the leaves
-    of init broadcast elementwise; works under jit and vmap (not grad).
+    Sequential quadratic programming over the logarithms of the parameters, with the curvature that
+    sums of exponentials have. Where the curve has no closed form it is looked at once a round,
+    with its slopes, and taken for a sum of exponentials between two looks: a few rounds do,
+    and they begin at the optimum by Rényi divergences where these cost little. The point that is
+    returned was itself looked at and certified, so that `jaxdp.epsilon` of it at delta is at
+    most epsilon. Targets, args and the leaves of init broadcast elementwise; works under jit and
+    vmap (not grad).
 
     Args:
       objective: (params, *args) -> scalar loss, differentiable.
       build: (params, *args) -> mechanism.
       epsilon: target, >= 0 (> 0 if delta is 0). Any shape.
       delta: target in [0, 1). Any shape.
-      init: PyTree of positive numbers to start from, less private than pure epsilon-DP (delta is 0
-        there and has no slope: status 1).
+      init: PyTree of positive numbers to start from. Where the curve has no slope there (delta is
+        0 or 1), all of them times powers of e are tried.
       args: PyTrees of real arrays passed to both functions.
-      optimizer: any optax.GradientTransformation over the log parameters; optax.lbfgs() by
-        default (measured: benchmarks/minimize.py).
+      optimizer: any optax.GradientTransformation over the log parameters, to search by it instead:
+        every iterate is moved to the boundary along a fixed direction of more privacy (a root with
+        implicit derivatives), which takes several looks (measured: benchmarks/minimize.py).
       direction: "remove", "add" or "both".
       method: how compositions without a closed form are bounded in the search: the numerical
-        engine by default, which takes seconds for every step. With Renyi(...) moments shape the
+        engine by default, which takes seconds for every look. With Renyi(...) moments shape the
         parameters and the engine, where it can, takes back the noise that they ask for too much:
         as private, within a few percent of the least loss, and a thousand times sooner.
       vectors: whether arrays in init are vectors of parameters of one problem (all of one
         dimension at least), for a `jaxdp.Schedule` say; else their entries are problems of a batch.
-      max_steps: most optimiser steps; the search stops by itself when the loss stops falling.
+      max_steps: most optimiser steps (of a round); the search stops by itself when the loss stops
+        falling.
 
     Returns:
-      A Minimum; status 1 and nan where the direction of more privacy never meets the target.
+      A Minimum; status 1 and nan where no parameters that meet the target were found.
 
     Raises:
       ValueError: for known targets or init outside their domains, or scalars for vectors.
@@ -127,16 +142,21 @@ def minimize(
     if vectors and any(np.ndim(leaf) == 0 for leaf in leaves):
         raise ValueError("init must hold arrays of one dimension or more where vectors=True")
     count = len(leaves)
+    shapes = [np.shape(leaf)[-1:] if vectors else () for leaf in leaves]
+    like = jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(x, np.float32) for x in shapes])
+    made, makes = recipe_of(build, tuple(args), like)
+    valued, values = recipe_of(objective, tuple(args), like, jax.Array)
     *value, loss, target, achieved, status = _x64.evaluate(
         _minimize,
         Vectors(tuple(leaves)) if vectors else tuple(leaves),
         epsilon,
         delta,
-        tuple(args),
+        makes,
+        values,
         rounding=("nearest",) * (count + 1) + ("up", "up", "nearest"),
         differentiable=False,
-        objective=objective,
-        build=build,
+        objective=valued,
+        build=made,
         optimizer=optimizer,
         treedef=treedef,
         direction=direction,
@@ -153,6 +173,7 @@ def _minimize(
     epsilon,
     delta,
     args,
+    priced,
     objective,
     build,
     optimizer,
@@ -168,80 +189,112 @@ def _minimize(
     def unpack(theta):
         return jax.tree.unflatten(treedef, unravel(jnp.exp(theta)))
 
-    def excess(theta, by=method):
-        return excess_over_target(build(unpack(theta), *args), epsilon, delta, direction, by)
+    def made(theta):
+        return build(unpack(theta), *args)
 
-    slope = jax.grad(excess)(theta)
-    ray = -slope / jnp.linalg.norm(slope)
-
-    def distance(theta, by=method):
-        """How far along the ray the boundary is; negative inside the feasible set."""
-        return _roots.safe_root(lambda s: excess(theta + s * ray, by), jnp.zeros(()), 0.0, 1e-12)
-
-    def feasible(theta):
-        return theta + jnp.maximum(distance(theta), 0.0) * ray
+    def excess(theta, by=method, aimed=False):
+        return excess_over_target(made(theta), epsilon, delta, direction, by, aimed=aimed)
 
     def loss(theta):
-        return objective(unpack(feasible(theta)), *args)
+        return objective(unpack(theta), *priced)
 
-    # outside the feasible set the loss is smooth, and constant along the ray
-    start = distance(theta)
-    reachable = jnp.isfinite(start)
-    theta = theta + (jnp.where(reachable, start, 0.0) - _MARGIN) * ray
-    theta = feasible(descend(loss, theta, optimizer, max_steps, reachable))
-    last, more = method, ()
-    if method is not None:
-        last = method._certifier(build(unpack(theta), *args))
-    if last != method:
-        # The moments shaped the parameters; how much noise is needed, the engine knows better.
-        back = distance(theta, last)
-        back = jnp.where(jnp.isfinite(back) & (back < 0.0), back, 0.0)
-        theta = theta + back * ray
-        # (Its curve has steps, and a root may lie beside one; where the moments ended is private.)
-        more = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2, -back)
-
-    def certified(theta):
-        return excess(theta, last)
-
-    params, ok, mechanism = _certify(theta, ray, unpack, build, certified, args, single, more)
-    status = jnp.where(ok & reachable, Status.SOLVED, Status.INFEASIBLE)
-    status = jnp.where(
-        jnp.isnan(slope).any() | ~_checks.DELTA.contains(delta), Status.INVALID, status
-    )
+    first = require_mechanism(made(theta))
+    invalid = jnp.isnan(jnp.sum(theta) + epsilon) | (epsilon < 0.0) | ~_checks.DELTA.contains(delta)
+    invalid |= ~jnp.all(first._in_domain())
+    chosen = _answers.resolve(first, method)
+    last = chosen if method is None else method._certifier(first)
+    if optimizer is None:
+        curve = _curve_of(first, made, epsilon, delta, direction, method, single, last == chosen)
+        theta, found, slopes = approach(loss, curve, theta, max_steps)
+        ray, ok = _ray(slopes), jnp.isfinite(found)
+    else:
+        theta, ray, ok = _eliminated(theta, loss, excess, optimizer, max_steps)
+    if optimizer is None and last == chosen:
+        params, achieved = unpack(theta), delta_of_excess(found, delta, chosen)
+    else:
+        more = ()
+        if last != chosen:
+            # The moments shaped the parameters; how much noise is needed, the engine knows better.
+            back = _distance(lambda x: excess(x, last), theta, ray)
+            back = jnp.where(jnp.isfinite(back) & (back < 0.0), back, 0.0)
+            theta = theta + back * ray
+            # (Its curve has steps, and a root may lie beside one; the moments' end is private.)
+            more = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2, -back)
+        aims = _answers.has_aim(first, last)
+        params, certified, mechanism = _certify(
+            theta, ray, unpack, build, lambda x: excess(x, last, aims), args, single, more
+        )
+        ok &= certified
+        achieved = _answers.delta(mechanism, epsilon, direction, last)
+    status = jnp.where(ok, Status.SOLVED, Status.INFEASIBLE)
+    status = jnp.where(invalid, Status.INVALID, status)
     solved = status == Status.SOLVED
-    achieved = _answers.delta(mechanism, epsilon, direction, last)
-    outputs = [*jax.tree.leaves(params), objective(params, *args)]
+    outputs = [*jax.tree.leaves(params), objective(params, *priced)]
     outputs = [jnp.where(solved, x, jnp.nan) for x in outputs]
     achieved = jnp.where(solved, achieved, jnp.nan)
     return *outputs, epsilon, achieved, status.astype(jnp.float64)
 
 
-def descend(loss, theta, optimizer, max_steps, reachable):
-    """Minimise an unconstrained loss by an optax optimiser; the best point seen."""
-    patience = _PATIENCE_LBFGS if optimizer is None else _PATIENCE
-    optimizer = optax.with_extra_args_support(optimizer or optax.lbfgs())
-    value_and_grad = jax.value_and_grad(loss)
+def _curve_of(first, made, epsilon, delta, direction, method, single, checked) -> Curve:
+    """The excess over the target as `approach` asks for it; checked as its user will, if so."""
 
-    def body(state):
-        theta, opt_state, best, best_value, stalled, count = state
-        value, grad = value_and_grad(theta)
-        better = value < best_value
-        gain = best_value - value > 1e-13 * jnp.abs(best_value)
-        best, best_value = jnp.where(better, theta, best), jnp.where(better, value, best_value)
-        updates, opt_state = optimizer.update(
-            grad, opt_state, theta, value=value, grad=grad, value_fn=loss
-        )
-        theta = optax.apply_updates(theta, updates)
-        stalled = jnp.where(gain | jnp.isinf(best_value), 0, stalled + 1)
-        return theta, opt_state, best, best_value, stalled, count + 1
+    def chosen_for(m):
+        chosen = _answers.resolve(m, method)
+        return chosen, checked and _answers.has_aim(m, chosen)
 
-    def going(state):
-        return (state[4] < patience) & (state[5] < max_steps) & reachable
+    def excess(theta):
+        m = made(theta)
+        chosen, aims = chosen_for(m)
+        value = excess_over_target(m, epsilon, delta, direction, method, aimed=aims)
+        if aims or chosen._exact or not checked:
+            return value
+        off = epsilon_excess(jax.lax.stop_gradient(m), epsilon, delta, direction, method)
+        return jnp.where((value <= 0.0) & (off > 0.0), off, value)
 
-    zero = jnp.zeros((), jnp.int32)
-    inf = jnp.asarray(jnp.inf, jnp.float64)
-    state = (theta, optimizer.init(theta), theta, inf, zero, zero)
-    return jax.lax.while_loop(going, body, state)[2]
+    def moments(theta):
+        return excess_over_target(made(theta), epsilon, delta, direction, Renyi())
+
+    def rounded(theta, slopes):
+        """The parameters in 32 bits on the private side, which are those that are certified."""
+        value = jnp.exp(theta)
+        up, down = (_x64.rounded(value, side, jnp.float32) for side in ("up", "down"))
+        return jnp.log(jnp.where(slopes > 0.0, down, up).astype(jnp.float64))
+
+    chosen, _ = chosen_for(first)
+    alone = first._structure() is first and not _curve.has_average(first)
+    hinted = chosen._reads_laws and alone and has_cheap_moments(first)
+    return Curve(
+        jax.value_and_grad(excess),
+        chosen._exact,
+        rounded if single else lambda theta, slopes: theta,
+        _EXACT if chosen._exact else _NUMERICAL if chosen._reads_laws else _SMOOTH,
+        _GRAIN if single else 0.0,
+        jax.value_and_grad(moments) if hinted else None,
+    )
+
+
+def _ray(slopes):
+    return -slopes / jnp.linalg.norm(slopes)
+
+
+def _distance(excess, theta, ray):
+    """How far along the ray the boundary is; negative inside the feasible set."""
+    return _roots.safe_root(lambda s: excess(theta + s * ray), jnp.zeros(()), 0.0, 1e-12)
+
+
+def _eliminated(theta, loss, excess, optimizer, max_steps):
+    """The optimum by a given optimiser, every iterate moved to the boundary along one ray."""
+    ray = _ray(jax.grad(excess)(theta))
+
+    def feasible(theta):
+        return theta + jnp.maximum(_distance(excess, theta, ray), 0.0) * ray
+
+    # outside the feasible set the loss is smooth, and constant along the ray
+    start = _distance(excess, theta, ray)
+    reachable = jnp.isfinite(start)
+    theta = theta + (jnp.where(reachable, start, 0.0) - _MARGIN) * ray
+    found = descend(lambda x: loss(feasible(x)), theta, optimizer, max_steps, reachable)
+    return feasible(found), ray, reachable
 
 
 def _certify(theta, ray, unpack, build, excess, args, single, more=()):

@@ -24,7 +24,7 @@ _STEP, _NUMBER = object(), object()  # a leaf that the steps give, and one that 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """(value, args, numbers) -> mechanism, equal to every other one that has the same key.
+    """(value, args, numbers) -> what is built, equal to every other one that has the same key.
 
     `held` and `leaves` are the constants of the steps and the leaves of the mechanism, in order:
     themselves, or one of the marks above.
@@ -36,10 +36,10 @@ class Recipe:
     held: tuple[Any, ...] = dataclasses.field(compare=False)
     leaves: tuple[Any, ...] = dataclasses.field(compare=False)
 
-    def __call__(self, value: jax.Array, args: Any, numbers: tuple[jax.Array, ...]) -> Mechanism:
+    def __call__(self, value: Any, args: Any, numbers: tuple[jax.Array, ...]) -> Any:
         given = iter(numbers)
         held = [next(given) if x is _NUMBER else x for x in self.held]
-        inputs = [value, *jax.tree.leaves(args)]
+        inputs = [*jax.tree.leaves(value), *jax.tree.leaves(args)]
         steps = core.ClosedJaxpr(self.steps, _typed(held, self.steps.constvars))
         found = iter(core.jaxpr_as_fun(steps)(*_typed(inputs, self.steps.invars)))
         sources = {id(_STEP): found, id(_NUMBER): given}
@@ -55,19 +55,24 @@ def _typed(values: list[Any], variables: list[core.Var]) -> list[jax.Array]:
 _known: weakref.WeakKeyDictionary[Any, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
 
 
+_SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
+
+
 def recipe_of(
-    build: Callable[..., Mechanism], args: tuple[Any, ...]
-) -> tuple[Callable[..., Mechanism], tuple[Any, ...]]:
+    build: Callable[..., Any], args: tuple[Any, ...], like: Any = _SCALAR, kind: type = Mechanism
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The same as build(value, *args), as a function and arguments that share their program.
 
-    Functions that build no mechanism, or hold traced arrays, are left as they are. (As jax.jit
-    does, a function is read once: what it takes from outside is not looked up again.)
+    `like` has the structure and the shapes of the value, a number by default. Functions that build
+    nothing of this kind, or hold traced arrays, are left as they are. (As jax.jit does, a function
+    is read once: what it takes from outside is not looked up again.)
     """
     shapes = tuple(
         np.shape(x)[np.ndim(x) - rank :]
         for x, rank in zip(jax.tree.leaves(args), _x64.core_ranks(args), strict=True)
     )
-    form = jax.tree.structure(args), shapes
+    values = tuple(x.shape for x in jax.tree.leaves(like))
+    form = jax.tree.structure(args), shapes, jax.tree.structure(like), values, kind
     try:
         known = _known.setdefault(build, {})
     except TypeError:  # no weak references to it: a bound method, say
@@ -82,21 +87,27 @@ def recipe_of(
 
 
 def _read(
-    build: Callable[..., Mechanism], treedef: Any, shapes: tuple[tuple[int, ...], ...]
+    build: Callable[..., Any],
+    treedef: Any,
+    shapes: tuple[tuple[int, ...], ...],
+    like: Any,
+    values: tuple[tuple[int, ...], ...],
+    kind: type,
 ) -> tuple[Any, tuple[Any, ...]]:
     """The recipe of a function and its numbers; None where there is none."""
     built: list[Any] = []
 
-    def steps(value: jax.Array, *flat: jax.Array) -> list[jax.Array]:
-        m = build(value, *jax.tree.unflatten(treedef, flat))
+    def steps(*flat: jax.Array) -> list[jax.Array]:
+        value = jax.tree.unflatten(like, flat[: len(values)])
+        m = build(value, *jax.tree.unflatten(treedef, flat[len(values) :]))
         built[:] = [m]
         return [x for x in jax.tree.leaves(m) if isinstance(x, jax.core.Tracer)]
 
     with jax.enable_x64(True):
-        avals = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((), *shapes)]
+        avals = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in (*values, *shapes)]
         closed = jax.make_jaxpr(steps)(*avals)
     (m,) = built
-    if not isinstance(m, Mechanism):
+    if not isinstance(m, kind):
         return None, ()
     leaves, structure = jax.tree.flatten(m)
     held, some = _marked(closed.consts)

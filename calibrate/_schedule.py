@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from calibrate._minimize import descend
+from calibrate._descend import descend
 from calibrate._solve import Status, check_target, excess_over_target, solve_row
 from jaxdp import _answers, _checks, _orders, _roots, _x64
 from jaxdp._mechanisms import Gaussian, PoissonSampled, Schedule

@@ -138,7 +138,7 @@ def default_chunk(
         raise TypeError(f"build must be a function to a mechanism, got {_checks.shown(build)}")
 
     def probe(value: jax.Array, args: tuple[Any, ...]) -> jax.Array:
-        m = _require_mechanism(build(value, *args))
+        m = require_mechanism(build(value, *args))
         chunks.append(_chunks.chunk_of(m, method, known, chunk) or _CHUNK)
         return value
 
@@ -146,7 +146,7 @@ def default_chunk(
     return chunks[0]
 
 
-def _require_mechanism(m: Any) -> Mechanism:
+def require_mechanism(m: Any) -> Mechanism:
     if not isinstance(m, Mechanism):
         raise TypeError(f"build must return a jaxdp mechanism, got {_checks.shown(m)}")
     return m
@@ -179,7 +179,7 @@ def excess_over_target(
     (`_answers.has_aim`), F is positive as well where the bound on epsilon at delta, as its user
     asks for it, is too large.
     """
-    chosen = _answers.resolve(_require_mechanism(m), method)
+    chosen = _answers.resolve(require_mechanism(m), method)
     pure = delta == 0.0
     met = jnp.asarray(True)
     off = jnp.zeros(())
@@ -210,7 +210,7 @@ def _within(found: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]
     return found <= aim, jnp.where(aim > 0.0, off, jnp.inf)
 
 
-def _epsilon_excess(m, epsilon, delta, direction, method):
+def epsilon_excess(m, epsilon, delta, direction, method):
     """<= 0 where the bound on epsilon at delta is within the target, as its user will check."""
     pure = delta == 0.0
     found = _answers.epsilons(m, jnp.where(pure, 0.5, delta), direction, method, (1,))[0]
@@ -304,7 +304,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
 
     valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta) & (low > 0.0) & (low < high)
     constants = jax.lax.stop_gradient(((epsilon, delta), args))
-    lowest = _require_mechanism(build(jnp.exp(low), *args))
+    lowest = require_mechanism(build(jnp.exp(low), *args))
     chosen = _answers.resolve(lowest, method)
     numerical = chosen._reads_laws
     if chosen._exact:
@@ -361,7 +361,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
 
         def check(y):
             m = build(jnp.exp(sign * y), *constants[1])
-            return _epsilon_excess(m, *constants[0], direction, method)
+            return epsilon_excess(m, *constants[0], direction, method)
 
         confirm = check
         # the search is to look at the least noisy end too, where that meets the target

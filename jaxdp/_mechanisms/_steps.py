@@ -154,3 +154,10 @@ class Steps(Mechanism):
 
     def _terms(self) -> list[Term]:
         return [Term(self, 1.0)]
+
+
+def has_cheap_moments(m: Mechanism) -> bool:
+    """Whether Rényi divergences cost next to nothing: no step holds another, which it samples."""
+    steps = [t.mechanism for t in m._terms()]
+    steps = [step.mechanism if isinstance(step, Steps) else step for step in steps]
+    return not any(hasattr(s, "mechanism") or hasattr(s, "mechanisms") for s in steps)

@@ -1,0 +1,130 @@
+"""Losses of many parameters under a privacy curve: optima that are known, and few looks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import calibrate
+import jaxdp
+from calibrate import _approach, _lagrange
+from calibrate._solve import excess_over_target
+from jaxdp import _x64
+
+EPSILON, DELTA = 1.0, 1e-5
+PRICE = np.exp(np.random.default_rng(1).uniform(0.0, np.log(1e4), 500))
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def optimum(power):
+    """min sum w sigma^k where sum sigma^-2 = mu^2: sigma ~ w^(-1 / (k + 2)), by Lagrange."""
+    mu = float(jaxdp.epsilon_delta_to_gdp(EPSILON, DELTA))
+    sigma = PRICE ** (-1.0 / (power + 2.0))
+    sigma *= np.sqrt(np.sum(sigma**-2.0)) / mu
+    return sigma, np.sum(PRICE * sigma**power)
+
+
+def excess(x):
+    run = jaxdp.Schedule(jaxdp.Gaussian(jnp.exp(x)))
+    return excess_over_target(run, jnp.float64(EPSILON), jnp.float64(DELTA), "both")
+
+
+def test_many_noises_are_the_known_optimum():
+    """Breaks when the optimum of 500 prices is missed, or its user's check fails."""
+    sigma, least = optimum(2)
+    best = calibrate.minimize(
+        lambda s: jnp.sum(PRICE * s**2),
+        lambda s: jaxdp.Schedule(jaxdp.Gaussian(s)),
+        epsilon=EPSILON,
+        delta=DELTA,
+        init=jnp.ones(500),
+        vectors=True,
+    )
+    assert float(best.objective) == pytest.approx(least, rel=1e-9)
+    np.testing.assert_allclose(best.value, sigma, rtol=1e-4)
+    run = jaxdp.Schedule(jaxdp.Gaussian(best.value))
+    assert float(jaxdp.epsilon(run, DELTA)) <= EPSILON
+    assert float(jaxdp.delta(run, EPSILON)) <= float(best.delta) <= DELTA
+
+
+KINDS = {
+    # curve of x -> (F, slopes); most looks, excess of the loss
+    "smooth": (lambda v, a: (v, a), 10, 1e-6),
+    "in steps": (lambda v, a: (jnp.ceil(v * 2e5) / 2e5, a), 16, 3e-5),
+    "unknown at first": (
+        lambda v, a: (jnp.where(v > 3.0, jnp.inf, v), jnp.where(v > 3.0, 0.0, a)),
+        12,
+        1e-6,
+    ),
+    "no slope where a check fails": (
+        lambda v, a: (
+            jnp.where((v > -1e-6) & (v <= 0.0), 1e-6, v),
+            jnp.where((v > -1e-6) & (v <= 0.0), 0.0, a),
+        ),
+        12,
+        1e-5,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dear_curve_is_looked_at_a_few_times(kind):
+    """Breaks when rounds grow many, what is returned is not private, or not the optimum."""
+    seen_as, most, off = KINDS[kind]
+    looks = []
+
+    def curve(x):
+        value, slopes = seen_as(*jax.value_and_grad(excess)(x))
+        jax.debug.callback(looks.append, value)
+        return value, slopes
+
+    dear = _approach.Curve(curve, False, lambda x, slopes: x, 3e-7)
+    found = jax.jit(
+        lambda x: _approach.approach(lambda x: jnp.sum(PRICE * jnp.exp(2.0 * x)), dear, x, 200)
+    )(jnp.zeros(500))
+    x, value, _ = jax.block_until_ready(found)
+    jax.effects_barrier()
+    assert float(value) <= 0.0
+    assert float(seen_as(*jax.value_and_grad(excess)(x))[0]) <= 0.0
+    loss = float(np.sum(PRICE * np.exp(2.0 * np.asarray(x))))
+    assert loss == pytest.approx(optimum(2)[1], rel=off)
+    assert len(looks) <= most
+
+
+def test_a_constraint_that_costs_nothing_is_left():
+    """Breaks when a loss whose least point is private is driven to the boundary, or past it."""
+
+    def evaluate(x):
+        f, g = jax.value_and_grad(lambda x: jnp.sum((x - jnp.array([1.0, 2.0])) ** 2))(x)
+        return _lagrange.Point(x, f, g, 2.0 - jnp.sum(x), -jnp.ones(2))
+
+    ends = jnp.full(2, -jnp.inf), jnp.full(2, jnp.inf)
+    found, multiplier = _lagrange.solve(evaluate, jnp.array([0.0, 0.5]), *ends, 1e-14, 1e-12, 100)
+    np.testing.assert_allclose(found.x, [1.0, 2.0], atol=1e-6)
+    assert float(multiplier) == 0.0
+
+
+def test_a_lambda_in_a_loop_is_compiled_once():
+    """Breaks when every loss and every mechanism has a program of its own."""
+    misses = _x64._compiled.cache_info().misses
+    found = []
+    for weight, sensitivity in ((3.0, jnp.array(1.0)), (5.0, jnp.array(2.0))):
+        price = jnp.array(weight)
+        best = calibrate.minimize(
+            lambda p: price * p["a"] ** 2 + p["b"] ** 2,  # noqa: B023
+            lambda p: jaxdp.Composed([jaxdp.Gaussian(p["a"], sensitivity), jaxdp.Gaussian(p["b"])]),  # noqa: B023
+            epsilon=EPSILON,
+            delta=DELTA,
+            init={"a": 5.0, "b": 5.0},
+        )
+        # the noise over its sensitivity costs its square more
+        whole = weight * float(sensitivity) ** 2
+        ratio = float(best.value["b"] / best.value["a"]) * float(sensitivity)
+        found.append((ratio, whole**0.25))
+    np.testing.assert_allclose(*zip(*found, strict=True), rtol=1e-4)
+    assert _x64._compiled.cache_info().misses == misses + 1
