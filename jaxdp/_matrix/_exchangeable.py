@@ -13,7 +13,7 @@ rises with G in two senses.
 Both directions of privacy are expectations of convex functions of X under Q. Any chain of such
 steps ends in a bound; here in t blocks of two bins, of covariance c + pair within a block, c
 between blocks and c + pair + own of a bin with itself: the pair of Composed([Gaussian of mu^2 = c,
-RandomAllocation(TwoBins(pair, own), t)]). With own = 0 a block is one bin.
+RandomAllocation(two_bins(pair, own), t)]). With own = 0 a block is one bin.
 
 Above. 3. X is the average, over cyclic shifts, of means over a pattern of bins (every bin is in as
 many of the b shifts), and E f of an average is at most the average of E f: so the pattern,
@@ -49,7 +49,7 @@ import numpy as np
 from jaxdp import _special as special
 from jaxdp._allocation import RandomAllocation
 from jaxdp._matrix._strategies import Lags
-from jaxdp._matrix._two_bins import TwoBins
+from jaxdp._matrix._two_bins import two_bins
 from jaxdp._mechanisms import Composed, Mechanism
 from jaxdp._mechanisms._gaussian import GaussianDP
 
@@ -78,7 +78,7 @@ class Exchangeable(NamedTuple):
     def mechanism(self) -> Mechanism:
         """The pair with this covariance."""
         common = GaussianDP(jnp.sqrt(self.common), 4.0)
-        return Composed([common, RandomAllocation(TwoBins(self.pair, self.own), self.bins)])
+        return Composed([common, RandomAllocation(two_bins(self.pair, self.own), self.bins)])
 
     def single(self) -> RandomAllocation:
         """The same of blocks of one bin, nothing in common."""
