@@ -157,12 +157,15 @@ def main() -> None:
         accuracies = np.array([accuracy for accuracy, _ in runs])
         print(
             f"{sampler}: sigma {sigma:.4f}, {len(column)} band(s), {runs[0][1]} values of noise"
-            f" kept; {seconds:.0f} s of CPU to calibrate and account"
+            f" kept; {seconds:.0f} s of CPU to calibrate and account",
+            flush=True,
         )
         for number in range(epochs):
-            mean, spread = accuracies[:, number].mean(), accuracies[:, number].std()
-            epsilon = float(spent[number])
-            print(f"  epoch {number + 1:2}: epsilon {epsilon:.4f}, accuracy {mean:.3f} +- {spread:.3f}")
+            of_runs = accuracies[:, number]
+            print(
+                f"  epoch {number + 1:2}: epsilon {float(spent[number]):.4f},"
+                f" accuracy {of_runs.mean():.3f} +- {of_runs.std():.3f}"
+            )
 
 
 if __name__ == "__main__":

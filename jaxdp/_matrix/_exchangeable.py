@@ -56,6 +56,7 @@ from jaxdp._mechanisms._gaussian import GaussianDP
 _NODES = np.linspace(-5.0, 11.0, 36)  # of a normal variable
 _LOG_WEIGHTS = -0.5 * _NODES**2 - np.log(np.sum(np.exp(-0.5 * _NODES**2)))
 _HALVINGS = 13
+_STRIDE = 8  # one candidate of so many tells where epsilon is
 _LARGEST = 600.0  # exponent
 _DEFAULT_AIM = np.log(1e-6)
 _MOST_SIZES, _MOST_SPACINGS, _MOST_DISTANCES = 32, 24, 5
@@ -288,11 +289,14 @@ def chosen(
     """
     frozen = jax.lax.stop_gradient(candidates)
     if epsilon is not None:
-        aim = jax.lax.stop_gradient(jnp.abs(epsilon))  # the order at -epsilon is much the same
-        value = jax.vmap(lambda x: log_delta_estimate(x, aim))(frozen)
+        at = jax.lax.stop_gradient(jnp.abs(epsilon))  # the order at -epsilon is much the same
     else:
         aim = _DEFAULT_AIM if log_delta is None else jax.lax.stop_gradient(log_delta)
-        value = jax.vmap(lambda x: _epsilon(x, aim))(frozen)
+        some = jax.tree.map(lambda x: x[::_STRIDE], frozen)
+        each = jax.vmap(lambda x: _epsilon(x, aim))(some)
+        each = jnp.where(jnp.isnan(each), -jnp.inf if largest else jnp.inf, each)
+        at = jnp.max(each) if largest else jnp.min(each)
+    value = jax.vmap(lambda x: log_delta_estimate(x, at))(frozen)
     value = -value if largest else value
     value = jnp.where(jnp.isnan(value), jnp.inf, value)
     index = jnp.arange(value.shape[0])
