@@ -32,7 +32,7 @@ import jaxdp
 
 EPSILON, DELTA = 3.0, 1e-5
 BANDS = 8
-LEARNING_RATE, MOMENTUM = 0.5, 0.9
+LEARNING_RATE, MOMENTUM = 0.15, 0.9
 SAMPLERS = ("poisson", "allocation", "ftrl")
 
 
@@ -122,7 +122,9 @@ def train(
     return accuracies, kept
 
 
-def calibrated(sampler: str, epochs: int, bands: int) -> tuple[np.ndarray, float]:
+def calibrated(
+    sampler: str, epochs: int, bands: int, method: jaxdp.Numerical | jaxdp.Renyi
+) -> tuple[np.ndarray, float]:
     """The first column of C and sigma."""
     if sampler == "ftrl":
         found = calibrate.strategy(
@@ -131,11 +133,16 @@ def calibrated(sampler: str, epochs: int, bands: int) -> tuple[np.ndarray, float
             num_steps=epochs * BATCHES,
             num_bins=BATCHES,
             bands=bands,
+            method=method,
         )
         return np.asarray(found.coefficients), float(found.sigma)
     column = np.ones(1, np.float32)
     found = calibrate.solve(
-        lambda s: run(sampler, s, column, epochs), epsilon=EPSILON, delta=DELTA, bracket=(0.3, 30.0)
+        lambda s: run(sampler, s, column, epochs),
+        epsilon=EPSILON,
+        delta=DELTA,
+        bracket=(0.3, 30.0),
+        method=method,
     )
     return column, float(found.value)
 
@@ -143,15 +150,17 @@ def calibrated(sampler: str, epochs: int, bands: int) -> tuple[np.ndarray, float
 def main() -> None:
     """Calibrate, train and compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="2 epochs, 2 bands, no repetitions")
+    parser.add_argument("--quick", action="store_true", help="2 epochs, 2 bands, one run, Renyi")
     options = parser.parse_args()
     library()
-    epochs, bands, seeds = (2, 2, 1) if options.quick else (20, BANDS, 5)
+    epochs, bands, seeds = (2, 2, 1) if options.quick else (20, BANDS, 3)
+    method = jaxdp.Renyi(orders=(2.0, 4.0, 8.0, 16.0)) if options.quick else jaxdp.Numerical()
     print(f"({EPSILON:g}, {DELTA:g})-DP, {epochs} epochs of {BATCHES} batches, {seeds} run(s)\n")
     for sampler in SAMPLERS:
         start = time.process_time()
-        column, sigma = calibrated(sampler, epochs, bands)
-        spent = jaxdp.epsilon(run(sampler, sigma, column, np.arange(1.0, epochs + 1.0)), DELTA)
+        column, sigma = calibrated(sampler, epochs, bands, method)
+        so_far = run(sampler, sigma, column, np.arange(1.0, epochs + 1.0))
+        spent = jaxdp.epsilon(so_far, DELTA, method=method)
         seconds = time.process_time() - start
         runs = [train(sampler, sigma, column, epochs, seed) for seed in range(seeds)]
         accuracies = np.array([accuracy for accuracy, _ in runs])

@@ -40,6 +40,7 @@ that majorise others give the larger mean in convex order). Common parts are see
 `_linear`, which are better then.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -61,6 +62,7 @@ _LARGEST = 600.0  # exponent
 _DEFAULT_AIM = np.log(1e-6)
 _MOST_SIZES, _MOST_SPACINGS, _MOST_DISTANCES = 32, 24, 5
 _FREQUENCIES = 16
+_LONG, _SHORTER = 1024, 8  # so many bins, and by so much patterns of fewer blocks are shorter
 _LEAST_ENTRIES = (0.0, 0.08, 0.25, 0.5, 1.0)  # q, in units of the largest between blocks
 _PAIRS = (0.35, 0.7, 1.0)  # of the entry within a block less q
 _LEAST_SHARE = 2.0**-40  # of c in the diagonal: composed laws want some noise in each
@@ -213,15 +215,27 @@ def _patterns(num_bins: int) -> tuple[_Pattern, _Pattern]:
     return _Pattern(*one.T), _Pattern(*np.array(two).reshape(-1, 3).T)
 
 
+def _by_length(patterns: _Pattern, num_bins: int) -> list[tuple[_Pattern, int]]:
+    """Patterns of as many blocks as there are bins, or nearly, apart from the many of few."""
+    if num_bins < _LONG:
+        return [(patterns, num_bins)] if patterns.blocks.size else []
+    short = patterns.blocks <= num_bins // _SHORTER
+    groups = [(~short, num_bins), (short, num_bins // _SHORTER)]
+    return [(_Pattern(*(x[some] for x in patterns)), most) for some, most in groups if some.any()]
+
+
 def above(lags: Lags, sigma: jax.Array, pairs: bool = True) -> Exchangeable:
     """Candidates that dominate: of one bin and of two, for several spacings, q and pairs."""
     b = lags.largest.shape[0]
-    far, places = _around(lags, sigma), jnp.arange(b)
+    far = _around(lags, sigma)
     parts = []
     for patterns, family in zip(_patterns(b), (_single_bins, _two_bins), strict=True):
-        if patterns.blocks.size and (pairs or family is _single_bins):
-            of = jax.tree.map(jnp.asarray, patterns)
-            found = jax.lax.map(lambda one, family=family: family(far, places, one), of)
+        if not pairs and family is _two_bins:
+            continue
+        for of, most in _by_length(patterns, b):
+            places = jnp.arange(most)
+            evaluate = functools.partial(family, far, places)
+            found = jax.lax.map(evaluate, jax.tree.map(jnp.asarray, of))
             parts.append([x.ravel() for x in found])
     return Exchangeable(*(jnp.concatenate(x) for x in zip(*parts, strict=True)))
 
