@@ -17,6 +17,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -47,20 +48,16 @@ for kind, ask in (("above", above), ("bracket", bounds)):
 """
 
 
-def ours(n: int, deltas: list[float]) -> list[list]:
+def ours(n: int, deltas: list[float]) -> Iterator[list]:
     """Rows (kind, value or bracket, CPU seconds) of a fresh process: settings by deltas, twice."""
     settings = [
         (np.pad(truth.square_root(bands), (0, n - bands)).tolist(), sigma)
         for _, bands, steps, sigma in SETTINGS
         if steps == n
     ]
-    found = subprocess.run(
-        [sys.executable, "-c", OURS, json.dumps([settings, n, deltas])],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [json.loads(line) for line in found.stdout.splitlines()]
+    arguments = [sys.executable, "-c", OURS, json.dumps([settings, n, deltas])]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        yield from map(json.loads, process.stdout or ())
 
 
 def theirs(bands: int, n: int, sigma: float, seconds: float) -> tuple[np.ndarray, float]:
@@ -112,11 +109,12 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     firsts = []
     for n in sorted({s[2] for s in SETTINGS}, reverse=True):
-        rows = ours(n, options.deltas)
-        some, half = [s for s in SETTINGS if s[2] == n], len(rows) // 2
-        firsts.append((n, rows[0][2], np.median([r[2] for r in rows[1:half]]), rows[half][2]))
-        for k, (_, (low, high), spent) in enumerate(rows[half:]):
-            setting, delta = some[k // len(options.deltas)], options.deltas[k % len(options.deltas)]
+        rows, some = ours(n, options.deltas), [s for s in SETTINGS if s[2] == n]
+        cells = [(setting, delta) for setting in some for delta in options.deltas]
+        above = [next(rows)[2] for _ in cells]
+        brackets = []
+        for (setting, delta), (_, (low, high), spent) in zip(cells, rows, strict=True):
+            brackets.append(spent)
             losses, each = drawn[setting]
             print(
                 f"| {setting[0]} | {setting[3]:g} | {delta:g} | {low:.3f} to {high:.3f} |"
@@ -124,6 +122,7 @@ def main() -> None:
                 f" {each:.1e} | {each * needed[delta]:.2g} |",
                 flush=True,
             )
+        firsts.append((n, above[0], np.median(above[1:]), brackets[0]))
     for n, first, warm, bracket in firsts:
         print(
             f"\n`epsilon` of both directions, n = {n}: first {first:.1f} s of CPU, then"
