@@ -266,7 +266,12 @@ def log_delta_estimate(candidate: Exchangeable, epsilon: jax.Array) -> jax.Array
     other = pair + slope * _NODES - 0.5 * slope**2
     one = jnp.logaddexp(main, other) - special.LOG_2 - jnp.log(t)
     others = jnp.where(t > 1.0, jnp.log1p(-1.0 / jnp.maximum(t, 1.5)), -jnp.inf)
-    mean = 0.5 * (c - rest) + jnp.logaddexp(others, one)
+    total = jnp.logaddexp(others, one)
+    # what the other bin of the block is by itself counts by its share: of few blocks, much
+    share = jnp.exp(2.0 * (other - special.LOG_2 - jnp.log(t) - total))
+    free = jnp.clip(square - slope**2, 0.0, _LARGEST)
+    rest = rest + jnp.log1p(share * jnp.expm1(free))
+    mean = 0.5 * (c - rest) + total
     deviation = jnp.sqrt(c + rest)
     a = (mean - epsilon) / deviation
     kept = special.log_ndtr(a)
