@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -10,13 +11,16 @@ import numpy as np
 import optax
 
 from calibrate._minimize import descend
-from calibrate._solve import check_target, solve
+from calibrate._solution import Status
+from calibrate._solve import check_target
 from jaxdp import _checks, _queries, _roots
 from jaxdp._matrix import MatrixMechanism, _exchangeable, _strategies
 from jaxdp._methods import Method, check_method
 
 _ERRORS = ("mean", "max")
 _LEAST = 1e-12  # of a coefficient, for its logarithm
+_TOLERANCE = 1e-5  # of epsilon, relatively
+_MOST_LOG_SIGMA, _MOST_QUERIES = 30.0, 60
 _TILTS = (0.0, -0.5, 0.3)  # of log coefficients, for each step that they are behind
 
 
@@ -30,7 +34,7 @@ class LearnedStrategy:
       sigma: standard deviation of z for records of norm 1, rounded up.
       error: root of the mean (or largest) variance of a prefix sum's noise, sigma included.
       epsilon: the target epsilon; the run is (epsilon, delta)-DP.
-      delta: certified upper bound on the run's delta at epsilon, <= the target.
+      delta: the target delta, at which the run's certified epsilon is at most the target.
       status: `calibrate.Status` as int32.
     """
 
@@ -61,7 +65,7 @@ def strategy(
     norm of a row of A C^-1 times sigma^2 is minimised, sigma being what (epsilon, delta)
     asks for *with* the amplification by random bins. The bands are searched by an optax optimiser
     on a closed-form estimate of the dominating pair; sigma is then certified for the bands
-    found by `calibrate.solve`. One band is DP-SGD's independent noise.
+    found, by queries for epsilon. One band is DP-SGD's independent noise.
 
     Args:
       epsilon: target, > 0.
@@ -106,20 +110,65 @@ def strategy(
             column = np.asarray(program(np.log(column[1:]), epsilon, delta))
     column = column.astype(kind)
 
-    def build(sigma: jax.Array) -> MatrixMechanism:
-        return MatrixMechanism(column, sigma, num_steps=n, num_bins=b)
-
-    found = solve(build, epsilon=epsilon, delta=delta, direction=direction, method=method)
     with jax.enable_x64(True):
+
+        def excess(log_sigma: float) -> float:
+            """log of epsilon over its target, certified from above."""
+            run = MatrixMechanism(column, float(np.exp(log_sigma)), num_steps=n, num_bins=b)
+            spent = float(_queries.epsilon(run, delta, direction=direction, method=method))
+            return float(np.log(spent / epsilon)) if spent > 0.0 else -np.inf
+
+        log_sigma, solved = _least(excess)
         spread = np.asarray(jnp.sqrt(squared_error(jnp.asarray(column, jnp.float64), n, error)))
+    sigma = np.asarray(np.exp(log_sigma) * (1.0 + 1e-15), np.float64)
+    rounded = sigma.astype(kind)
+    sigma = np.where(rounded < sigma, np.nextafter(rounded, kind(np.inf)), rounded)
+    sigma = jnp.asarray(sigma if solved else np.nan, kind)
     return LearnedStrategy(
         jnp.asarray(column),
-        found.value,
-        found.value * spread.astype(kind),
-        found.epsilon,
-        found.delta,
-        found.status,
+        sigma,
+        sigma * spread.astype(kind),
+        jnp.asarray(epsilon, kind),
+        jnp.asarray(delta if solved else np.nan, kind),
+        jnp.asarray(Status.SOLVED if solved else Status.INFEASIBLE, jnp.int32),
     )
+
+
+def _least(excess: Callable[[float], float]) -> tuple[float, bool]:
+    """The least point, up to `_TOLERANCE` in the excess, at which a falling excess is <= 0.
+
+    Regula falsi with halved values (Illinois) between points that are evaluated one by one: a
+    query is one program, compiled once, where an implicit derivative would need several.
+    Whether there is such a point; what is returned has been evaluated.
+    """
+    low = high = 0.0
+    below = above = excess(0.0)
+    step = 0.5
+    while above > 0.0 and high < _MOST_LOG_SIGMA:
+        low, below = high, above
+        high += step
+        above, step = excess(high), 2.0 * step
+    while below <= 0.0 and low > -_MOST_LOG_SIGMA:
+        high, above = low, below
+        low -= step
+        below, step = excess(low), 2.0 * step
+    if not (above <= 0.0 < below):
+        return high, bool(above <= 0.0)
+    met, kept = above, 0
+    for _ in range(_MOST_QUERIES):
+        if met >= -_TOLERANCE:
+            break
+        share = below / (below - above) if np.isfinite(below - above) else 0.5
+        # a hair further, so that the end that meets the target moves too
+        middle = low + (high - low) * min(share + 0.3 * _TOLERANCE / (below - above), 1.0)
+        value = excess(middle)
+        if value <= 0.0:
+            high, above, met = middle, value, value
+            below, kept = (0.5 * below, 0) if kept > 0 else (below, 1)
+        else:
+            low, below = middle, value
+            above, kept = (0.5 * above, 0) if kept < 0 else (above, -1)
+    return high, True
 
 
 def squared_error(column: jax.Array, num_steps: int, error: str) -> jax.Array:

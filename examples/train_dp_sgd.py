@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from sklearn.datasets import load_digits
 
 import calibrate
 import jaxdp
@@ -31,6 +30,8 @@ CLIP, LEARNING_RATE, HIDDEN = 1.0, 0.5, 64
 
 def data() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Training and test images, 1500 and 297, in [0, 1]."""
+    from sklearn.datasets import load_digits
+
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     images, labels = images[order].astype(np.float32) / 16.0, labels[order].astype(np.int32)

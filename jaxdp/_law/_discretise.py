@@ -288,7 +288,7 @@ def _line_to_end(
 
 
 def _led(about: Cells, lead: jax.Array) -> Cells:
-    """The first node's share, if any, in place of that of node `lead`, which is at the same place."""
+    """The first node's share, if any, in place of that of node `lead`, at the same place."""
     index = count(about.log_q.shape[0])
     here = (index == lead) & (about.log_q[0] > -jnp.inf)
     none = Cells(jnp.float64(-jnp.inf), jnp.float64(-jnp.inf), jnp.float64(0.0))

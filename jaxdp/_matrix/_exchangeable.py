@@ -13,7 +13,7 @@ rises with G in two senses.
 Both directions of privacy are expectations of convex functions of X under Q. Any chain of such
 steps ends in a bound; here in t blocks of two bins, of covariance c + pair within a block, c
 between blocks and c + pair + own of a bin with itself: the pair of Composed([Gaussian of mu^2 = c,
-RandomAllocation(TwoBins(pair, own), t)]). With own = 0 a block is one bin.
+RandomAllocation(two_bins(pair, own), t)]). With own = 0 a block is one bin.
 
 Above. 3. X is the average, over cyclic shifts, of means over a pattern of bins (every bin is in as
 many of the b shifts), and E f of an average is at most the average of E f: so the pattern,
@@ -40,6 +40,7 @@ that majorise others give the larger mean in convex order). Common parts are see
 `_linear`, which are better then.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -49,17 +50,19 @@ import numpy as np
 from jaxdp import _special as special
 from jaxdp._allocation import RandomAllocation
 from jaxdp._matrix._strategies import Lags
-from jaxdp._matrix._two_bins import TwoBins
+from jaxdp._matrix._two_bins import two_bins
 from jaxdp._mechanisms import Composed, Mechanism
 from jaxdp._mechanisms._gaussian import GaussianDP
 
 _NODES = np.linspace(-5.0, 11.0, 36)  # of a normal variable
 _LOG_WEIGHTS = -0.5 * _NODES**2 - np.log(np.sum(np.exp(-0.5 * _NODES**2)))
 _HALVINGS = 13
+_STRIDE = 8  # one candidate of so many tells where epsilon is
 _LARGEST = 600.0  # exponent
 _DEFAULT_AIM = np.log(1e-6)
 _MOST_SIZES, _MOST_SPACINGS, _MOST_DISTANCES = 32, 24, 5
 _FREQUENCIES = 16
+_LONG, _SHORTER = 1024, 8  # so many bins, and by so much patterns of fewer blocks are shorter
 _LEAST_ENTRIES = (0.0, 0.08, 0.25, 0.5, 1.0)  # q, in units of the largest between blocks
 _PAIRS = (0.35, 0.7, 1.0)  # of the entry within a block less q
 _LEAST_SHARE = 2.0**-40  # of c in the diagonal: composed laws want some noise in each
@@ -78,7 +81,7 @@ class Exchangeable(NamedTuple):
     def mechanism(self) -> Mechanism:
         """The pair with this covariance."""
         common = GaussianDP(jnp.sqrt(self.common), 4.0)
-        return Composed([common, RandomAllocation(TwoBins(self.pair, self.own), self.bins)])
+        return Composed([common, RandomAllocation(two_bins(self.pair, self.own), self.bins)])
 
     def single(self) -> RandomAllocation:
         """The same of blocks of one bin, nothing in common."""
@@ -212,15 +215,27 @@ def _patterns(num_bins: int) -> tuple[_Pattern, _Pattern]:
     return _Pattern(*one.T), _Pattern(*np.array(two).reshape(-1, 3).T)
 
 
+def _by_length(patterns: _Pattern, num_bins: int) -> list[tuple[_Pattern, int]]:
+    """Patterns of as many blocks as there are bins, or nearly, apart from the many of few."""
+    if num_bins < _LONG:
+        return [(patterns, num_bins)] if patterns.blocks.size else []
+    short = patterns.blocks <= num_bins // _SHORTER
+    groups = [(~short, num_bins), (short, num_bins // _SHORTER)]
+    return [(_Pattern(*(x[some] for x in patterns)), most) for some, most in groups if some.any()]
+
+
 def above(lags: Lags, sigma: jax.Array, pairs: bool = True) -> Exchangeable:
     """Candidates that dominate: of one bin and of two, for several spacings, q and pairs."""
     b = lags.largest.shape[0]
-    far, places = _around(lags, sigma), jnp.arange(b)
+    far = _around(lags, sigma)
     parts = []
     for patterns, family in zip(_patterns(b), (_single_bins, _two_bins), strict=True):
-        if patterns.blocks.size and (pairs or family is _single_bins):
-            of = jax.tree.map(jnp.asarray, patterns)
-            found = jax.lax.map(lambda one, family=family: family(far, places, one), of)
+        if not pairs and family is _two_bins:
+            continue
+        for of, most in _by_length(patterns, b):
+            places = jnp.arange(most)
+            evaluate = functools.partial(family, far, places)
+            found = jax.lax.map(evaluate, jax.tree.map(jnp.asarray, of))
             parts.append([x.ravel() for x in found])
     return Exchangeable(*(jnp.concatenate(x) for x in zip(*parts, strict=True)))
 
@@ -251,7 +266,12 @@ def log_delta_estimate(candidate: Exchangeable, epsilon: jax.Array) -> jax.Array
     other = pair + slope * _NODES - 0.5 * slope**2
     one = jnp.logaddexp(main, other) - special.LOG_2 - jnp.log(t)
     others = jnp.where(t > 1.0, jnp.log1p(-1.0 / jnp.maximum(t, 1.5)), -jnp.inf)
-    mean = 0.5 * (c - rest) + jnp.logaddexp(others, one)
+    total = jnp.logaddexp(others, one)
+    # what the other bin of the block is by itself counts by its share: of few blocks, much
+    share = jnp.exp(2.0 * (other - special.LOG_2 - jnp.log(t) - total))
+    free = jnp.clip(square - slope**2, 0.0, _LARGEST)
+    rest = rest + jnp.log1p(share * jnp.expm1(free))
+    mean = 0.5 * (c - rest) + total
     deviation = jnp.sqrt(c + rest)
     a = (mean - epsilon) / deviation
     kept = special.log_ndtr(a)
@@ -288,11 +308,14 @@ def chosen(
     """
     frozen = jax.lax.stop_gradient(candidates)
     if epsilon is not None:
-        aim = jax.lax.stop_gradient(jnp.abs(epsilon))  # the order at -epsilon is much the same
-        value = jax.vmap(lambda x: log_delta_estimate(x, aim))(frozen)
+        at = jax.lax.stop_gradient(jnp.abs(epsilon))  # the order at -epsilon is much the same
     else:
         aim = _DEFAULT_AIM if log_delta is None else jax.lax.stop_gradient(log_delta)
-        value = jax.vmap(lambda x: _epsilon(x, aim))(frozen)
+        some = jax.tree.map(lambda x: x[::_STRIDE], frozen)
+        each = jax.vmap(lambda x: _epsilon(x, aim))(some)
+        each = jnp.where(jnp.isnan(each), -jnp.inf if largest else jnp.inf, each)
+        at = jnp.max(each) if largest else jnp.min(each)
+    value = jax.vmap(lambda x: log_delta_estimate(x, at))(frozen)
     value = -value if largest else value
     value = jnp.where(jnp.isnan(value), jnp.inf, value)
     index = jnp.arange(value.shape[0])

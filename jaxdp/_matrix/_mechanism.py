@@ -5,12 +5,13 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from jaxdp import _checks, _x64
 from jaxdp._allocation import RandomAllocation
 from jaxdp._matrix import _estimate, _exchangeable, _linear, _strategies
-from jaxdp._matrix._two_bins import TwoBins
+from jaxdp._matrix._two_bins import LognormalMixture
 from jaxdp._mechanisms import (
     Bracketed,
     Composed,
@@ -26,6 +27,7 @@ from jaxdp._mechanisms._gaussian import GaussianDP
 
 _SAMPLINGS = ("balls in bins", "fixed", "cyclic poisson")
 _UNIT = 2.0**-52
+_BLOCK = LognormalMixture(np.zeros(1), np.zeros(1), np.ones(1))  # what a bound consists of
 
 
 def _static(default: Any) -> Any:
@@ -167,7 +169,7 @@ class MatrixMechanism(Bracketed):
 
     def _structure(self) -> Mechanism:
         if not self._is_exact():
-            return Composed([GaussianDP(1.0), RandomAllocation(TwoBins(1.0, 1.0), 2.0)])
+            return Composed([GaussianDP(1.0), RandomAllocation(_BLOCK, 2.0)])
         if self.sampling == "cyclic poisson":
             step = PoissonSampled(GaussianDP(1.0), 0.5)
             rounds = -(-self.num_steps // self.num_bins)

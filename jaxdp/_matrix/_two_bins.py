@@ -16,7 +16,7 @@ exponents. A is replaced by a larger law in convex order, so that the pair here 
 So X is a finite mixture of lognormals with positive weights. w = 0 is one Gaussian, exactly.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,14 +34,6 @@ _LEAST = 1e-60  # of w, for its root
 _UNIT = 2.0**-52
 
 
-class _Parts(NamedTuple):
-    """X = sum of e^{log_scale + N(-variance/2, variance)}, with probabilities (K,) under Q."""
-
-    log_weights: jax.Array
-    log_scales: jax.Array
-    variances: jax.Array
-
-
 def _log_cosh(y: jax.Array) -> jax.Array:
     """Of y >= 0, relatively accurate."""
     near = y < 1.0
@@ -54,54 +46,63 @@ def _log_cosh(y: jax.Array) -> jax.Array:
     )
 
 
+def two_bins(common: ArrayLike, own: ArrayLike) -> "LognormalMixture":
+    """The pair above, for c > 0 of both bins and w >= 0 of each."""
+    half = 0.5 * jnp.maximum(jnp.asarray(own), _LEAST)
+    root = jnp.sqrt(half)
+    ends = jnp.asarray(_ENDS)
+    scales = _log_cosh(root * ends) - 0.5 * half
+    last = jnp.append(ends[1:], jnp.inf)
+    log_q, log_p, log_n = special.log_ndtr_interval(  # in one go, for one program
+        jnp.stack([ends, ends - root, ends + root]), jnp.stack([last, last - root, last + root])
+    )
+    log_q = log_q + special.LOG_2
+    means = jnp.logaddexp(log_p, log_n) - log_q  # log of the mean of A in every cell
+    step = jnp.diff(scales)
+    some = step > 0.0
+    ratio = jnp.expm1(jnp.maximum(means[:-1] - scales[:-1], 0.0))
+    right = jnp.where(some, ratio / jnp.expm1(jnp.where(some, step, 1.0)), 0.0)
+    right = jnp.clip(right, 0.0, 1.0)
+    lower = log_q[:-1] + _divergences.log_positive(1.0 - right)
+    upper = log_q[:-1] + _divergences.log_positive(right)
+    edge = jnp.full(1, -jnp.inf)
+    weights = _divergences.log_add(jnp.concatenate([lower, edge]), jnp.concatenate([edge, upper]))
+    v = jnp.asarray(common) + 0.5 * jnp.asarray(own)
+    return LognormalMixture(
+        jnp.append(weights, log_q[-1]),
+        jnp.append(scales, jnp.maximum(means[-1], scales[-1])),
+        v + jnp.append(jnp.zeros_like(scales), half),
+    )
+
+
 @mechanism
-class TwoBins(Base):
-    """The pair above.
+class LognormalMixture(Base):
+    """X = sum of e^{log_scale + N(-variance/2, variance)}, with probabilities under Q.
 
     Attributes:
-      common: c > 0, of both bins.
-      own: w >= 0, of each.
+      log_weights: of the probabilities, (K,).
+      log_scales: (K,).
+      variances: > 0, (K,).
     """
 
-    common: ArrayLike
-    own: ArrayLike
+    log_weights: ArrayLike
+    log_scales: ArrayLike
+    variances: ArrayLike
 
-    def _parts(self) -> _Parts:
-        half = 0.5 * jnp.maximum(jnp.asarray(self.own), _LEAST)
-        root = jnp.sqrt(half)
-        ends = jnp.asarray(_ENDS)
-        scales = _log_cosh(root * ends) - 0.5 * half
-        last = jnp.append(ends[1:], jnp.inf)
-        log_q = special.log_ndtr_interval(ends, last) + special.LOG_2
-        log_p = jnp.logaddexp(
-            special.log_ndtr_interval(ends - root, last - root),
-            special.log_ndtr_interval(ends + root, last + root),
+    _core_ndims: ClassVar = {"log_weights": 1, "log_scales": 1, "variances": 1}
+
+    def _parts(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        weights, scales, variances = map(
+            jnp.asarray, (self.log_weights, self.log_scales, self.variances)
         )
-        means = log_p - log_q  # log of the mean of A in every cell
-        step = jnp.diff(scales)
-        some = step > 0.0
-        ratio = jnp.expm1(jnp.maximum(means[:-1] - scales[:-1], 0.0))
-        right = jnp.where(some, ratio / jnp.expm1(jnp.where(some, step, 1.0)), 0.0)
-        right = jnp.clip(right, 0.0, 1.0)
-        lower = log_q[:-1] + _divergences.log_positive(1.0 - right)
-        upper = log_q[:-1] + _divergences.log_positive(right)
-        edge = jnp.full(1, -jnp.inf)
-        weights = _divergences.log_add(
-            jnp.concatenate([lower, edge]), jnp.concatenate([edge, upper])
-        )
-        v = jnp.asarray(self.common) + 0.5 * jnp.asarray(self.own)
-        return _Parts(
-            jnp.append(weights, log_q[-1]),
-            jnp.append(scales, jnp.maximum(means[-1], scales[-1])),
-            v + jnp.append(jnp.zeros_like(scales), half),
-        )
+        return weights, scales, variances
 
     def _rate(self, s: jax.Array) -> jax.Array:
         """E X^s = e^{s (s - 1) v/2} sum_k q_k a_k^s, the wider lognormal as an a_k that grows."""
-        parts = self._parts()
-        v = parts.variances[0]
-        scales = parts.log_scales + 0.5 * (s - 1.0) * (parts.variances - v)
-        return 0.5 * v + _rates.discrete_rate(scales, parts.log_weights, s)
+        weights, scales, variances = self._parts()
+        v = variances[0]
+        scales = scales + 0.5 * (s - 1.0) * (variances - v)
+        return 0.5 * v + _rates.discrete_rate(scales, weights, s)
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         return _rates.convex_rate(s, self._rate(s), q)
@@ -113,26 +114,25 @@ class TwoBins(Base):
         return False
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
-        parts = self._parts()
+        weights, scales, variances = self._parts()
         remove = direction == "remove"
-        inner = epsilon - parts.log_scales if remove else epsilon + parts.log_scales
-        curve = _divergences.gaussian_log_hockey_stick(inner, jnp.sqrt(parts.variances), slack)
-        weights = parts.log_weights + (parts.log_scales if remove else 0.0)
+        inner = epsilon - scales if remove else epsilon + scales
+        curve = _divergences.gaussian_log_hockey_stick(inner, jnp.sqrt(variances), slack)
+        weights = weights + (scales if remove else 0.0)
         value = special.logsumexp(weights + curve)
         return value + slack * (64.0 + jnp.abs(value)) + jnp.sign(slack) * self._mass_error()
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        parts = self._parts()
+        weights, scales, variances = self._parts()
 
         def inner(x: jax.Array) -> jax.Array:
-            return jnp.where(jnp.isinf(x)[..., None], x[..., None], x[..., None] - parts.log_scales)
+            return jnp.where(jnp.isinf(x)[..., None], x[..., None], x[..., None] - scales)
 
         lo, hi = jnp.broadcast_arrays(lo, hi)
-        roots = jnp.sqrt(parts.variances)
-        q, p = _divergences.gaussian_log_masses(inner(lo), inner(hi), roots)
+        q, p = _divergences.gaussian_log_masses(inner(lo), inner(hi), jnp.sqrt(variances))
         return (
-            special.logsumexp(q + parts.log_weights, axis=-1),
-            special.logsumexp(p + parts.log_weights + parts.log_scales, axis=-1),
+            special.logsumexp(q + weights, axis=-1),
+            special.logsumexp(p + weights + scales, axis=-1),
         )
 
     def _mass_error(self) -> jax.Array:
@@ -140,7 +140,7 @@ class TwoBins(Base):
 
         Each moves a mass by z/sqrt(v) of its own size, z < 60 deviations from the middle.
         """
-        v = jnp.asarray(self.common) + 0.5 * jnp.asarray(self.own)
+        v = jnp.asarray(self.variances)[0]
         return jax.lax.stop_gradient(_UNIT * (2.0**8 + 2.0**12 / jnp.sqrt(v)))
 
     def _atoms_at_ends(self) -> tuple[bool, bool]:

@@ -88,6 +88,17 @@ def test_every_candidate_bounds_every_curve(in_float64):
     assert np.mean(loose) < 0.1
 
 
+def test_long_patterns_apart_from_short_ones_are_the_same(monkeypatch, in_float64):
+    """Breaks when a pattern's blocks are more than the places it is given."""
+    lags = _strategies.lags(_strategies.Toeplitz(truth.square_root(90)), 90, 45)
+    whole = np.stack(_exchangeable.above(lags, 2.0))
+    monkeypatch.setattr(_exchangeable, "_LONG", 0)
+    apart = np.stack(_exchangeable.above(lags, 2.0))
+    for rows in (whole, apart):
+        rows[:] = np.round(rows, 9)
+    np.testing.assert_array_equal(*(x[:, np.lexsort(x)] for x in (whole, apart)))
+
+
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_tests_are_below_every_curve_and_near_it(direction, in_float64):
     index, gaps = ("remove", "add").index(direction), []

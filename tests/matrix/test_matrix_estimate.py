@@ -8,7 +8,7 @@ import pytest
 
 import jaxdp
 from jaxdp._matrix import _estimate
-from jaxdp._matrix._two_bins import TwoBins
+from jaxdp._matrix._two_bins import two_bins
 
 RATIOS = np.exp([0.0, 0.3, 1.0, 2.5])
 
@@ -95,7 +95,7 @@ def test_two_bins_dominate_tightly():
     @jax.jit
     @jax.vmap
     def answers(common, own):
-        pair = TwoBins(common, own)
+        pair = two_bins(common, own)
         curves = [
             jax.vmap(lambda e, d=d: pair._log_hockey_stick(e, d, 2.0**-52))(logs)
             for d in ("remove", "add")

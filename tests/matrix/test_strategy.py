@@ -69,3 +69,23 @@ def test_bad_arguments_are_refused_by_name(options, named):
     good = {"epsilon": 1.0, "delta": 1e-5, "num_steps": 40, "num_bins": 10}
     with pytest.raises(ValueError, match=named):
         calibrate.strategy(**{**good, **options})
+
+
+@pytest.mark.parametrize("at", [-3.0, 0.0, 0.26, 7.5])
+def test_sigma_is_the_least_that_was_seen_to_meet_the_target(at):
+    """Breaks when what is returned was not evaluated, misses the target, or is far from it."""
+    seen = {}
+
+    def excess(x):  # steep, then flat: as epsilon is in log sigma, but worse
+        seen[x] = np.expm1(at - x) if x < at else 0.3 * (at - x)
+        return seen[x]
+
+    found, solved = _strategy._least(excess)
+    assert solved
+    assert -2.0 * _strategy._TOLERANCE <= seen[found] <= 0.0
+    assert len(seen) < 25
+    # no sigma meets what cannot be met, and an infinite bound is a miss like any other
+    assert not _strategy._least(lambda x: 0.1 + np.exp(-x))[1]
+    found, solved = _strategy._least(lambda x: np.inf if x < at else at - x)
+    assert solved
+    assert at <= found < at + 1e-4
