@@ -165,6 +165,52 @@ def test_isolated_atoms_keep_the_smaller_ones_beyond():
     assert np.max((high - low) / high) < 4e-3
 
 
+@pytest.mark.parametrize(
+    ("noise", "sigma", "q", "steps", "delta", "direction", "width"),
+    [
+        ("DiscreteGaussian", 0.313, 0.02, 100.0, 1e-5, "remove", 6e-3),
+        ("DiscreteGaussian", 0.2747, 0.02024, 60.0, 7.063e-5, "remove", 6e-3),
+        ("Laplace", 0.1478, 0.02024, 60.0, 7.063e-5, "remove", 2e-3),
+        ("Laplace", 0.13099, 0.06101, 37.0, 1.58e-4, "remove", 2e-3),
+        ("Skellam", 0.25857509, 7.758230e-3, 11.0, 6.1344737e-5, "add", 2e-4),
+        ("Skellam", 0.26012738, 3.525e-4, 2.0, 4.19264e-6, "add", 2e-4),
+    ],
+)
+def test_rare_atoms_far_from_a_narrow_bulk(noise, sigma, q, steps, delta, direction, width):
+    """Breaks where the bulk, next to the low end and narrower than a cell, or what sweeps leave on
+    the way to the next atom, costs the law below all that follows: 0 or a third of the truth.
+    """
+    m = jaxdp.PoissonSampled(getattr(jaxdp, noise)(np.array([sigma])), np.array([q]))
+    low, high = jaxdp.epsilon_bounds(
+        jaxdp.Repeated(m, np.array([steps])), delta, direction=direction
+    )
+    assert low[0] <= high[0]
+    assert high[0] - low[0] < width * high[0]
+
+
+def test_rare_atoms_beside_all_outcomes():
+    """Breaks if the bound below of isolated atoms is above a convolution of all of them."""
+    sigma, q, steps, h, size = 0.313, 0.02, 100, 1e-3, 1 << 19
+    k = np.arange(-20, 21)
+    log_mass = -(k**2) / (2.0 * sigma**2)
+    log_mass -= np.log(np.sum(np.exp(log_mass)))
+    loss = np.logaddexp(np.log1p(-q), np.log(q) + (2 * k - 1) / (2.0 * sigma**2))
+    kept = log_mass + loss > -60.0
+    m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.DiscreteGaussian(sigma), q), steps)
+    epsilon = np.array([5.0, 15.0, 26.0, 30.0])
+    low, high = jaxdp.delta_bounds(m, epsilon, direction="remove")
+    for step, other, side in ((np.floor, high, 1.0), (np.ceil, low, -1.0)):
+        place = step(loss[kept] / h).astype(int)
+        mass = np.zeros(size)
+        np.add.at(mass, place % size, np.exp((log_mass + loss)[kept]))
+        mass = np.fft.irfft(np.fft.rfft(mass) ** steps, size)
+        at = np.arange(size)
+        at = np.where(at > 0.9 * size, at - size, at) * h
+        below = -np.expm1(np.minimum(epsilon[:, None] - at, 0.0))
+        assert np.all(side * np.asarray(other) >= side * np.sum(below * mass, axis=-1) - 1e-13)
+    assert np.all(high - low < 0.06 * high)
+
+
 def test_few_steps_and_small_answers_are_bracketed_narrowly():
     """Breaks where the law below keeps much of a tilted law in an atom at its last node, loses a
     bulk just under a node, or begins with dust; and where blocks are off the one lattice.

@@ -189,7 +189,7 @@ def _begins(
     middle = lax.fori_loop(0, _BULK_ROUNDS, wider, low)
     bulk = some & (loss < middle + 0.5 * spacing)
     beside = some & ~bulk & (loss < middle + 2.0 * spacing)
-    narrow = total(log_q, beside) < total(log_q, bulk) + _LOG_RARE
+    narrow = jnp.any(bulk & second) & (total(log_q, beside) < total(log_q, bulk) + _LOG_RARE)
     begins = jnp.where(narrow, middle, mean(first | second))
     begins -= 2.0**-40 * (1.0 + jnp.abs(begins)) + 8.0 * error
     return jnp.where((rare | narrow) & jnp.isfinite(low) & (begins > low), begins, low)

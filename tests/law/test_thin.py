@@ -86,10 +86,19 @@ def test_where_a_coarse_law_begins_and_ends():
     """Breaks if a first atom of next to no mass takes the lattice, or a wide cell hides a cut."""
     log_p = jnp.log(jnp.array([1e-6, 0.0, 0.5, 0.0, 0.5]))
     loss = jnp.array([-0.22, 0.0, -0.05, 0.0, 0.07])
-    low = float(_plan._begins(log_p, loss, jnp.float64(-0.22)))
+    ends, cell = jnp.float64(-0.22), jnp.float64(1e-3)
+    low = float(_plan._begins(log_p, loss, ends, cell))
     assert -0.05 - 1e-6 < low < -0.05
     heavy = jnp.log(jnp.array([1e-2, 0.0, 0.5, 0.0, 0.5]))
-    assert float(_plan._begins(heavy, loss, jnp.float64(-0.22))) == -0.22
+    assert float(_plan._begins(heavy, loss, ends, cell)) == -0.22
+    # a bulk within one cell is collapsed to its mean, unless more comes right after it
+    loss = jnp.array([-0.22, -0.21999, 0.0, 0.0, 0.5])
+    narrow = jnp.log(jnp.array([1e-2, 0.9, 0.0, 0.0, 0.09]))
+    low = float(_plan._begins(narrow, loss, ends, cell))
+    assert low == pytest.approx(-0.22 + 1e-5 * 0.9 / 0.91, abs=1e-9)
+    spread = jnp.array([-0.22, -0.21999, -0.2193, 0.0, 0.5])
+    also = jnp.log(jnp.array([1e-2, 0.9, 0.05, 0.0, 0.09]))
+    assert float(_plan._begins(also, spread, ends, cell)) == -0.22
 
     edges = jnp.array([[-3.0, -0.6, 0.5, 2.0]])
     centred = jnp.array([[-4.0, -1.5, 0.0, 0.7, 3.0]])
