@@ -8,7 +8,7 @@ from jax import lax
 from jaxdp._law import _running
 from jaxdp._law._halves import count
 
-_SWEEPS = 24
+_SWEEPS = 16
 _STRIDES = 2 ** np.arange(8, 0, -1, dtype=np.int32)  # of the sweeps before those, from far to near
 
 

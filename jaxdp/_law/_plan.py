@@ -42,6 +42,7 @@ _FEW_STEPS = 256.0
 _FEW_JUMPS = 1e-7, 2.0
 # An atom with so small a share of the next one's mass is next to none.
 _LOG_RARE = np.log(1e-4)
+_WIDENINGS = 3  # of what is taken for a bulk next to the low end
 _LEAST_BLOCK = 6.0  # steps: see `_parts`
 # Beyond that, moments at the Chernoff tilts are given up (`_symbols`).
 _LARGEST_EXPONENT = 500.0
@@ -183,10 +184,9 @@ def _begins(
 
     rare = alone & (total(log_q, first) < total(log_q, second) + _LOG_RARE)
 
-    def wider(_, middle: jax.Array) -> jax.Array:
-        return mean(some & (loss < middle + 0.5 * spacing))
-
-    middle = lax.fori_loop(0, _BULK_ROUNDS, wider, low)
+    middle = low
+    for _ in range(_WIDENINGS):
+        middle = mean(some & (loss < middle + 0.5 * spacing))
     bulk = some & (loss < middle + 0.5 * spacing)
     beside = some & ~bulk & (loss < middle + 2.0 * spacing)
     narrow = jnp.any(bulk & second) & (total(log_q, beside) < total(log_q, bulk) + _LOG_RARE)
