@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from calibrate._minimize import descend
+from calibrate._descend import descend
 from calibrate._solution import Status
 from calibrate._solve import check_target
 from jaxdp import _checks, _queries, _roots

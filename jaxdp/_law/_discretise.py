@@ -50,11 +50,10 @@ factor of about eight. Three places need more:
 * A steep cell: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the one before; at
   the low end, a bulk narrower than a cell and a thin tail). With E_{j+1} >= s_j most of what comes
   would be lost. With a at the share t of the cell, (1 - t) E_j >= s(a) at the two means is enough,
-  whatever E_{j+1} >= 0 is. So is the first cell where its put would be more than all of the mass
-  that follows takes back within a cell (a bulk of one or two cells, next to the low end).
-  So the atom moves to its left node, and the line of E to the next atom
+  whatever E_{j+1} >= 0 is. So the atom moves to its left node, and the line of E to the next atom
   starts from 0 there, not from x_{j+1}: mass that goes to the next atom makes up for what this one
-  lost.
+  lost. The first cell counts as steep where less mass follows it than its put takes (a bulk of one
+  or two cells next to the low end).
 * Where the second differences of E still exceed w, sweeps raise E (which keeps E >= s).
 * Whatever is left. phi is given by its slopes, the survival masses of the cells,
   G_j = Q_w{X > x_j} + (E_{j+1} - E_j) / (x_{j+1} - x_j). A cell for which none of these
