@@ -16,6 +16,9 @@ def dp_sgd(
     batch_size: float,
     epochs: float,
     batches: _builders.Batches = "poisson",
+    neighbours: _builders.Neighbours = "add-or-remove",
+    max_batch_size: int | None = None,
+    min_separation: int = 4,
     direction: _queries.Directions = "both",
     method: Method | None = None,
 ) -> Solution:
@@ -24,7 +27,8 @@ def dp_sgd(
     Args:
       epsilon: target, >= 0 (> 0 if delta is 0). Any shape.
       delta: target in (0, 1). Any shape.
-      num_examples, batch_size, epochs, batches: as for `jaxdp.dp_sgd`.
+      num_examples, batch_size, epochs, batches, neighbours, max_batch_size, min_separation: as for
+        `jaxdp.dp_sgd`.
       direction: "remove", "add" or "both".
       method: Renyi() or Numerical(); the engine by default. (Random allocation takes minutes to
         compile its calibration by the engine.)
@@ -42,9 +46,11 @@ def dp_sgd(
       >>> 0.8 < float(found.value) < 1.1
       True
     """
-    plan = _builders.plan(num_examples, batch_size, epochs, batches)
+    run = _builders.training(
+        num_examples, batch_size, epochs, batches, neighbours, max_batch_size, min_separation
+    )
     targets = {"epsilon": epsilon, "delta": delta, "direction": direction, "method": method}
-    if plan.batches == "poisson":  # one program for all settings
-        settings = (plan.sampling_probability, plan.num_steps)
+    if run.batches == "poisson" and neighbours != "replace-one":  # one program for all settings
+        settings = (run.sampling_probability, run.num_steps)
         return solve(_builders.poisson_run, args=settings, **targets)
-    return solve(plan.mechanism, **targets)
+    return solve(run.mechanism, **targets)

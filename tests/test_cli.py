@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import calibrate
 import jaxdp
 from jaxdp.cli._app import app
-from jaxdp.cli._display import json_number, round_up
+from jaxdp.cli._display import json_number, round_down, round_up
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -39,7 +39,9 @@ def test_single_settings_print_the_library_s_numbers(noise, mechanism):
     assert found["epsilon"] == pytest.approx(epsilon, rel=1e-9)
     assert (found["sampling_probability"], found["num_steps"], found["sensitivity"]) == (0.3, 1, 2)
     text = invoke("epsilon", *noise, *SETTING, "--delta", 1e-3).stdout
-    assert text == f"epsilon <= {round_up(found['epsilon'])}\n"
+    lines = f"epsilon <= {round_up(found['epsilon'])}\nepsilon >= "
+    assert text == f"{lines}{round_down(found['epsilon_lower'])}\n"
+    assert 0.999 * epsilon < found["epsilon_lower"] <= epsilon
     found = json.loads(invoke("delta", *noise, *SETTING, "--epsilon", 0.25, "--json").stdout)
     assert found["delta"] == pytest.approx(delta, rel=1e-9)
     assert log10 <= found["log10_delta"] == pytest.approx(log10, rel=1e-9)
@@ -48,7 +50,7 @@ def test_single_settings_print_the_library_s_numbers(noise, mechanism):
 def test_tiny_delta_is_visible():
     result = invoke("delta", "--sigma", 1, "--epsilon", 60)
     assert result.stdout.startswith("delta <= ")
-    log10 = float(result.stdout.split("log10: ")[1].rstrip(")\n"))
+    log10 = float(result.stdout.split("log10: ")[1].split(")")[0])
     with jax.enable_x64(True):
         exact = float(jaxdp.log_delta(jaxdp.Gaussian(1.0), 60.0)) / math.log(10)
     assert exact < -700
@@ -76,13 +78,57 @@ def test_calibrate_meets_its_target(mechanism, name):
     found = json.loads(invoke(*args, "--json").stdout)
     result = invoke(*args)
     assert result.exit_code == 0
-    shown = float(result.stdout.removeprefix(f"{name} = "))
+    noise, above, below = result.stdout.splitlines()
+    shown = float(noise.removeprefix(f"{name} = "))
+    assert 0.999 < float(below.removeprefix("epsilon >= ")) <= found["certified_epsilon"] <= 1.0
+    assert above == f"epsilon <= {round_up(found['certified_epsilon'])}"
     assert found[name] <= shown <= found[name] * 1.0001
     kind = {"gaussian": jaxdp.Gaussian, "laplace": jaxdp.Laplace}[mechanism]
     with jax.enable_x64(True):
         assert float(jaxdp.delta(kind(found[name]), 1.0)) <= found["certified_delta"] <= 1e-5
         assert float(jaxdp.delta(kind(found[name] * (1 - 1e-6)), 1.0)) > 1e-5
     assert float(json.loads(invoke(*args, "--json").stdout)["epsilon"]) == 1.0
+
+
+TRAINING = ("--records", 1000, "--batch", 50, "--epochs", 3)
+SIZES = {"num_examples": 1000, "batch_size": 50, "epochs": 3, "noise_multiplier": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        (("--scheme", "public order"), {"batches": "public order"}),
+        (
+            ("--batches", "shuffled", "--neighbours", "replace-special"),
+            {"batches": "shuffled", "neighbours": "replace-special"},
+        ),
+    ],
+)
+def test_trainings_in_users_words(tmp_path, options, settings):
+    run = jaxdp.dp_sgd(**SIZES, **settings)
+    with jax.enable_x64(True):
+        low, high = map(float, jaxdp.epsilon_bounds(run, 1e-5))
+        attained = jaxdp.dp_sgd(**SIZES, **settings, attained=True)
+        low = low if attained == run else float(jaxdp.epsilon_bounds(attained, 1e-5)[0])
+    picture = tmp_path / "profile.svg"
+    given = ("--sigma", 4.0, *TRAINING, *options)
+    result = invoke("epsilon", *given, "--delta", 1e-5, "--json", "--plot", picture)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["epsilon"], found["epsilon_lower"]) == pytest.approx((high, low), rel=1e-9)
+    assert found["num_steps"] == 60
+    assert found["batches"] == settings["batches"]
+    assert found["neighbours"] == settings.get("neighbours", "add-or-remove")
+    assert "no amplification" in found["guarantee"]
+    assert found["jaxdp"] == jaxdp.__version__
+    assert picture.stat().st_size > 1000
+    shown = invoke("delta", *given, "--epsilon", high).stdout
+    delta = float(shown.removeprefix("delta <= ").split(" ")[0])
+    assert delta == pytest.approx(1e-5, rel=1e-4)
+    target = ("--epsilon", high, "--delta", 1e-5)
+    sigma = json.loads(invoke("calibrate", *TRAINING, *options, *target, "--json").stdout)
+    assert sigma["sigma"] == pytest.approx(4.0, rel=1e-5)
+    assert sigma["epsilon_lower"] == pytest.approx(low, rel=1e-3)
 
 
 def test_infeasible_calibration_exits_with_its_sentence():
@@ -119,6 +165,14 @@ BAD_OPTIONS = [
     (("epsilon", "--delta", 1e-5, "--sigma", 1, "--mechanism", "magic"), "magic"),
     (("epsilon", "--delta", 1e-5, "--sigma", 1, "--direction", "up"), "--direction"),
     (("epsilon", "--sigma", 1), "--delta"),
+    (("epsilon", "--sigma", 1, "--delta", 1e-5, "--records", 9), "needs --records, --batch and"),
+    (("epsilon", "--sigma", 1, "--delta", 1e-5, *TRAINING, "--num-steps", 2), "one or the other"),
+    (("epsilon", "--scale", 1, "--delta", 1e-5, *TRAINING, "--mechanism", "laplace"), "Gaussian"),
+    (("epsilon", "--sigma", 1, "--delta", 1e-5, "--scheme", "shuffled"), "--scheme"),
+    (("epsilon", "--sigma", 1, "--delta", 1e-5, *TRAINING, "--scheme", "hats"), "--scheme"),
+    (("epsilon", "--sigma", 1, "--delta", 1e-5, *TRAINING, "--plot", "x.txt"), "--plot must end"),
+    (("delta", "--sigma", 1, "--epsilon", 1, *TRAINING, "--scheme", "shuffled"), "neighbours"),
+    (("calibrate", "targets.csv", *TRAINING), "a table has columns"),
     (("delta", "--epsilon", -1, "--sigma", 1), "--epsilon must be finite and >= 0, got -1"),
     (("calibrate", "--epsilon", "inf", "--delta", 1e-5), "--epsilon must be finite"),
     (("calibrate", "--epsilon", 1, "--delta", -0.5), "--delta must be in [0, 1), got -0.5"),

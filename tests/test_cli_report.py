@@ -73,13 +73,14 @@ def test_markdown_and_a_page_of_its_own(tmp_path):
 def test_settings_are_those_of_dp_sgd():
     sizes = {"num_examples": 1000.0, "batch_size": 50.0, "epochs": 2}
     none = dict.fromkeys(_report._NUMBERS)
-    for batches in ("poisson", "random allocation"):
-        made = _report._mechanism(none | sizes | {"sigma": 2.0}, batches)[0]
-        assert made == jaxdp.dp_sgd(**sizes, noise_multiplier=2.0, batches=batches)
-    made = _report._mechanism(
-        none | {"sigma": 2.0, "sampling_probability": 0.1, "num_steps": 7}, "poisson"
-    )
-    assert made[0] == jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(2.0), 0.1), 7)
+    for batches in ("poisson", "random allocation", "b-min-sep"):
+        made = _report._run(none | sizes | {"sigma": 2.0}, batches, "replace-special")
+        settings = {**sizes, "batches": batches, "neighbours": "replace-special"}
+        assert made.mechanism == jaxdp.dp_sgd(**settings, noise_multiplier=2.0)
+        assert made.attained == jaxdp.dp_sgd(**settings, noise_multiplier=2.0, attained=True)
+    known = none | {"sigma": 2.0, "sampling_probability": 0.1, "num_steps": 7}
+    made = _report._run(known, "poisson", "add-or-remove")
+    assert made.mechanism == jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(2.0), 0.1), 7)
     assert _report._deltas(None, 60_000.0)[-1] == 1e-5
     assert _report._deltas(None, 100_000.0)[-1] == 1e-6  # below 1 / n
 
@@ -92,7 +93,7 @@ def test_settings_are_those_of_dp_sgd():
         (("--sigma", -1, *RUN[2:]), "sigma must be finite and > 0"),
         ((*RUN, "--epochs", 2), "give sampling_probability with num_steps, or"),
         ((*RUN, "--delta", 1), "delta must be in (0, 1)"),
-        ((*RUN, "--batches", "shuffled"), "batches must be one of poisson, random allocation"),
+        ((*RUN, "--batches", "shuffled"), "other batches than poisson, and other neighbours"),
         ((*RUN, "--output", "r.pdf"), "must end in .html, .md or .json"),
         (("missing.json",), "cannot be read as JSON"),
     ],

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import calibrate
 import jaxdp
-from calibrate._attained import separated_sum
 from jaxdp import plot
+from jaxdp._attained import separated_sum
 from jaxdp.cli._app import app
 
 TASK = {"num_examples": 10_000, "batch_size": 100, "epochs": 10, "epsilon": 1.0, "delta": 1e-5}

@@ -12,7 +12,9 @@ from jaxdp._mechanisms._combinators import Repeated as Repeated
 from jaxdp._mechanisms._custom import CustomMechanism as CustomMechanism
 from jaxdp._mechanisms._finite import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms._finite import RandomizedResponse as RandomizedResponse
+from jaxdp._mechanisms._fixed_size import NEIGHBOURS as NEIGHBOURS
 from jaxdp._mechanisms._fixed_size import FixedSizeSampled as FixedSizeSampled
+from jaxdp._mechanisms._fixed_size import Neighbours as Neighbours
 from jaxdp._mechanisms._fixed_size import fixed_size_sampled as fixed_size_sampled
 from jaxdp._mechanisms._gaussian import Brownian as Brownian
 from jaxdp._mechanisms._gaussian import Gaussian as Gaussian

@@ -2,7 +2,7 @@
 
 import fractions
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,8 @@ from jaxdp._mechanisms._replace import replace_one
 from jaxdp._mechanisms._sampling import PoissonSampled
 from jaxdp._mechanisms._with_replacement import ExchangedSeveral
 
-Neighbours = Literal["add-or-remove", "replace-one"]
+Neighbours = Literal["add-or-remove", "replace-one", "replace-special"]
+NEIGHBOURS: tuple[Neighbours, ...] = get_args(Neighbours)
 _NEXT_TO_0 = 1e-300  # a loss
 _MOST_DRAWN = 2**16  # with replacement, where probabilities are quotients of n^b
 
@@ -150,7 +151,7 @@ def fixed_size_sampled(
     neighbours: Neighbours = "replace-one",
     replacement: bool = False,
 ) -> FixedSizeSampled | PoissonSampled:
-    """A mechanism on a batch of fixed size, b of n records drawn at random, for either relation.
+    """A mechanism on a batch of fixed size, b of n records drawn at random, for any neighbours.
 
     Without replacement, for "replace-one" it is `FixedSizeSampled` at rate b/n. For
     "add-or-remove", b stays and n differs by one: with x the record, a batch of D and x is a batch
@@ -172,7 +173,8 @@ def fixed_size_sampled(
       num_records: n >= b, a known integer, the same on both sides for "replace-one"; for
         "add-or-remove" that of the larger side, the least that is to be covered (the pair falls
         with n). Public.
-      neighbours: "replace-one" or "add-or-remove".
+      neighbours: "replace-one"; "replace-special", a record exchanged for one that is drawn like it
+        and moves nothing (the exchange bounds it); or "add-or-remove".
       replacement: whether records are drawn with replacement; then b may exceed n, up to 65536, and
         the mechanism is to be one Gaussian.
 
@@ -188,7 +190,7 @@ def fixed_size_sampled(
       [0.0283, 0.0305]
     """
     require_mechanism("mechanism", mechanism)
-    _checks.check_choice("neighbours", neighbours, ("replace-one", "add-or-remove"))
+    _checks.check_choice("neighbours", neighbours, NEIGHBOURS)
     n = _checks.whole_number("num_records", num_records)
     b = _checks.whole_number("batch_size", batch_size, most=_MOST_DRAWN if replacement else n)
     if replacement:

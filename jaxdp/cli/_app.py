@@ -4,14 +4,12 @@ import enum
 import math
 import pathlib
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import rich.console
 import rich.progress
 import typer
 
-import calibrate as _calibrate
 import jaxdp
 from jaxdp.cli import (
     _audit,
@@ -20,26 +18,13 @@ from jaxdp.cli import (
     _compare,
     _display,
     _report,
+    _setting,
+    _single,
     _table,
     _targets,
     _targets_view,
 )
-from jaxdp.cli._display import InputError, round_up
-
-
-class Mechanism(enum.StrEnum):
-    """The noise of one step."""
-
-    GAUSSIAN = "gaussian"
-    LAPLACE = "laplace"
-
-
-class Direction(enum.StrEnum):
-    """Which neighbour is the one with the record."""
-
-    BOTH = "both"
-    ADD = "add"
-    REMOVE = "remove"
+from jaxdp.cli._display import InputError, round_down, round_up
 
 
 class MethodName(enum.StrEnum):
@@ -56,14 +41,6 @@ class Scheme(enum.StrEnum):
     ALLOCATION = "allocation"
 
 
-MechanismOption = Annotated[Mechanism, typer.Option(help="Noise of one step.")]
-SigmaOption = Annotated[
-    float | None,
-    typer.Option(help="Standard deviation of Gaussian noise (the noise multiplier, for DP-SGD)."),
-]
-ScaleOption = Annotated[float | None, typer.Option(help="Scale of Laplace noise.")]
-EpsilonOption = Annotated[float, typer.Option(help="Epsilon, >= 0.")]
-DeltaOption = Annotated[float, typer.Option(help="Delta in [0, 1); 0 asks for pure DP.")]
 OptionalEpsilonOption = Annotated[float | None, typer.Option(help="Target epsilon, >= 0.")]
 OptionalDeltaOption = Annotated[
     float | None, typer.Option(help="Target delta in [0, 1); 0 asks for pure DP.")
@@ -72,17 +49,6 @@ MethodOption = Annotated[
     MethodName,
     typer.Option(help="Bound on compositions without a closed form; numerical needs less noise."),
 ]
-SamplingOption = Annotated[
-    float,
-    typer.Option(help="Probability in (0, 1] with which a record joins each step (Poisson)."),
-]
-StepsOption = Annotated[int, typer.Option(min=1, help="Number of steps.")]
-SensitivityOption = Annotated[float, typer.Option(help="Sensitivity of one step, > 0.")]
-DirectionOption = Annotated[
-    Direction, typer.Option(help="Adding a record, removing one, or the worse of both.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print a JSON object, all digits.")]
-
 app = typer.Typer(
     name="jaxdp",
     help="Certified differential-privacy accounting: every number shown is a valid bound.",
@@ -120,131 +86,8 @@ def _root(
 
 
 _refusing_bad_input = _display.refusing_bad_input
-app.command("report")(_report.command)
-
-
-def _require(option: str, value: float, holds: bool, condition: str) -> None:
-    if not holds:
-        raise InputError(f"{option} must be {condition}, got {value:g}")
-
-
-def _positive(option: str, value: float) -> None:
-    _require(option, value, 0.0 < value < math.inf, "finite and > 0")
-
-
-def _noise(mechanism: Mechanism, sigma: float | None, scale: float | None) -> float:
-    """The one noise parameter that the mechanism takes, checked."""
-    options = {Mechanism.GAUSSIAN: ("--sigma", sigma), Mechanism.LAPLACE: ("--scale", scale)}
-    option, value = options.pop(mechanism)
-    ((other, unused),) = options.values()
-    if unused is not None:
-        raise InputError(f"--mechanism {mechanism} takes {option}, not {other}")
-    if value is None:
-        raise InputError(f"--mechanism {mechanism} needs {option}")
-    _positive(option, value)
-    return value
-
-
-def _builder(
-    mechanism: Mechanism, sampling_probability: float, num_steps: int, sensitivity: float
-) -> tuple[Callable[..., jaxdp.Mechanism], dict[str, Any]]:
-    """How to build the setting from its noise; and the setting, as printed."""
-    _require(
-        "--sampling-probability",
-        sampling_probability,
-        0.0 < sampling_probability <= 1.0,
-        "in (0, 1]",
-    )
-    _positive("--sensitivity", sensitivity)
-
-    def build(noise):
-        kind = jaxdp.Gaussian if mechanism == Mechanism.GAUSSIAN else jaxdp.Laplace
-        built: jaxdp.Mechanism = kind(noise, sensitivity)
-        # no needless combinators: the plain mechanisms have exact curves
-        if sampling_probability < 1.0:
-            built = jaxdp.PoissonSampled(built, sampling_probability)
-        return jaxdp.Repeated(built, num_steps) if num_steps > 1 else built
-
-    return build, {
-        "mechanism": mechanism.value,
-        "sensitivity": sensitivity,
-        "sampling_probability": sampling_probability,
-        "num_steps": num_steps,
-    }
-
-
-def _check_delta(delta: float) -> None:
-    _require("--delta", delta, 0.0 <= delta < 1.0, "in [0, 1)")
-
-
-def _check_epsilon(epsilon: float) -> None:
-    _require("--epsilon", epsilon, 0.0 <= epsilon < math.inf, "finite and >= 0")
-
-
-@app.command()
-def epsilon(
-    delta: DeltaOption,
-    sigma: SigmaOption = None,
-    scale: ScaleOption = None,
-    mechanism: MechanismOption = Mechanism.GAUSSIAN,
-    sampling_probability: SamplingOption = 1.0,
-    num_steps: StepsOption = 1,
-    sensitivity: SensitivityOption = 1.0,
-    direction: DirectionOption = Direction.BOTH,
-    as_json: JsonOption = False,
-) -> None:
-    """Certified upper bound on epsilon at a given delta.
-
-    Example: jaxdp epsilon --sigma 1.1 --sampling-probability 0.01 --num-steps 1000 --delta 1e-5
-    """
-    with _refusing_bad_input():
-        _check_delta(delta)
-        noise = _noise(mechanism, sigma, scale)
-        build, setting = _builder(mechanism, sampling_probability, num_steps, sensitivity)
-        value = float(jaxdp.epsilon(build(noise), delta, direction=direction.value))
-    if as_json:
-        noise_name = "sigma" if mechanism == Mechanism.GAUSSIAN else "scale"
-        _display.print_json(
-            setting
-            | {noise_name: noise, "direction": direction.value, "delta": delta, "epsilon": value}
-        )
-    else:
-        print(f"epsilon <= {round_up(value)}")
-
-
-@app.command()
-def delta(
-    epsilon: EpsilonOption,
-    sigma: SigmaOption = None,
-    scale: ScaleOption = None,
-    mechanism: MechanismOption = Mechanism.GAUSSIAN,
-    sampling_probability: SamplingOption = 1.0,
-    num_steps: StepsOption = 1,
-    sensitivity: SensitivityOption = 1.0,
-    direction: DirectionOption = Direction.BOTH,
-    as_json: JsonOption = False,
-) -> None:
-    """Certified upper bound on delta, and on its logarithm, at a given epsilon.
-
-    Example: jaxdp delta --sigma 1.1 --sampling-probability 0.01 --num-steps 1000 --epsilon 2
-    """
-    with _refusing_bad_input():
-        _check_epsilon(epsilon)
-        noise = _noise(mechanism, sigma, scale)
-        build, setting = _builder(mechanism, sampling_probability, num_steps, sensitivity)
-        built = build(noise)
-        value = float(jaxdp.delta(built, epsilon, direction=direction.value))
-        log10 = float(jaxdp.log_delta(built, epsilon, direction=direction.value)) / math.log(10.0)
-        log10 = math.nextafter(math.nextafter(log10, math.inf), math.inf)  # covers the division
-    if as_json:
-        noise_name = "sigma" if mechanism == Mechanism.GAUSSIAN else "scale"
-        _display.print_json(
-            setting
-            | {noise_name: noise, "direction": direction.value, "epsilon": epsilon}
-            | {"delta": value, "log10_delta": log10}
-        )
-    else:
-        print(f"delta <= {round_up(value)} (log10: {round_up(log10)})")
+app.command()(_single.epsilon)
+app.command()(_single.delta)
 
 
 @app.command()
@@ -255,13 +98,21 @@ def calibrate(
     ] = None,
     epsilon: OptionalEpsilonOption = None,
     delta: OptionalDeltaOption = None,
-    mechanism: MechanismOption = Mechanism.GAUSSIAN,
-    sampling_probability: SamplingOption = 1.0,
-    num_steps: StepsOption = 1,
-    sensitivity: SensitivityOption = 1.0,
-    direction: DirectionOption = Direction.BOTH,
+    mechanism: _setting.MechanismOption = _setting.Mechanism.GAUSSIAN,
+    sampling_probability: _setting.SamplingOption = 1.0,
+    num_steps: _setting.StepsOption = 1,
+    sensitivity: _setting.SensitivityOption = 1.0,
+    direction: _setting.DirectionOption = _setting.Direction.BOTH,
     method: MethodOption = MethodName.NUMERICAL,
-    as_json: JsonOption = False,
+    records: _setting.RecordsOption = None,
+    batch: _setting.BatchOption = None,
+    epochs: _setting.EpochsOption = None,
+    scheme: _setting.SchemeOption = "poisson",
+    neighbours: _setting.NeighboursOption = "add-or-remove",
+    max_batch: _setting.MaxBatchOption = None,
+    min_separation: _setting.SeparationOption = 4,
+    plot: _setting.PlotOption = None,
+    as_json: _setting.JsonOption = False,
     output: _targets_view.OutputOption = None,
     resume: _targets_view.ResumeOption = False,
     processes: _targets_view.ProcessesOption = 1,
@@ -285,16 +136,22 @@ def calibrate(
 
     Example: jaxdp calibrate targets.csv --output noise.csv
     """
+    training = _setting.Training(
+        records, batch, epochs, scheme, neighbours, max_batch, min_separation
+    )
     with _refusing_bad_input():
         if epsilon is not None:
-            _check_epsilon(epsilon)
+            _setting.check_epsilon(epsilon)
         if delta is not None:
-            _check_delta(delta)
-        build, setting = _builder(mechanism, sampling_probability, num_steps, sensitivity)
+            _setting.check_delta(delta)
+        _setting.check_plot(plot)
+        run = _setting.setting(mechanism, sampling_probability, num_steps, sensitivity, training)
         if targets is not None:
-            defaults = {k: v for k, v in setting.items() if k != "mechanism"}
+            if training.given or plot is not None:
+                raise InputError("--records and --plot are for one target: a table has columns")
+            defaults = {k: v for k, v in run.shown.items() if k != "mechanism"}
             job = _targets.Job(
-                mechanism == Mechanism.LAPLACE,
+                mechanism == _setting.Mechanism.LAPLACE,
                 direction.value,
                 method == MethodName.NUMERICAL,
                 {"epsilon": epsilon, "delta": delta} | defaults,
@@ -306,29 +163,20 @@ def calibrate(
             raise InputError("calibrate needs --epsilon and --delta, or a table of TARGETS")
         if output is not None or resume or processes != 1 or coordinator is not None:
             raise InputError("--output, --resume and --processes need a table of TARGETS")
-        composed = num_steps > 1 and (sampling_probability < 1.0 or mechanism == Mechanism.LAPLACE)
-        bound = jaxdp.Numerical() if method == MethodName.NUMERICAL else jaxdp.Renyi()
-        solution = _calibrate.solve(
-            build,
-            epsilon=epsilon,
-            delta=delta,
-            direction=direction.value,
-            method=bound if composed else None,
-        )
-        value, achieved = float(solution.value), float(solution.delta)
-        status = _calibrate.Status(int(solution.status))
-    noise_name = "sigma" if mechanism == Mechanism.GAUSSIAN else "scale"
+        bound = None if method == MethodName.NUMERICAL else jaxdp.Renyi()
+        found = _single.calibrated(run, epsilon, delta, direction.value, bound)
+        if plot is not None and found.solved:
+            _setting.draw_profile(run.build(found.noise), plot)
     if as_json:
-        _display.print_json(
-            setting
-            | {"direction": direction.value, "epsilon": epsilon, "delta": delta}
-            | {noise_name: value, "certified_delta": achieved, "status": solution.message}
-        )
-    elif not math.isnan(value):
-        print(f"{noise_name} = {round_up(value)}")
-    if status != _calibrate.Status.SOLVED:
-        print(solution.message, file=sys.stderr)
-    if math.isnan(value):
+        asked = {"direction": direction.value, "epsilon": epsilon, "delta": delta}
+        _display.print_json(run.shown | asked | found.shown() | _setting.versions())
+    elif not math.isnan(found.noise):
+        print(f"{run.noise_name} = {round_up(found.noise)}")
+        print(f"epsilon <= {round_up(found.epsilon[1])}")
+        print(f"epsilon >= {round_down(found.epsilon[0])}")
+    if not found.solved:
+        print(found.message, file=sys.stderr)
+    if math.isnan(found.noise):
         raise typer.Exit(1)
 
 
@@ -341,7 +189,7 @@ def audit(
         pathlib.Path | None,
         typer.Option(help="Also write the table, with all digits, as .csv, .parquet or .json."),
     ] = None,
-    direction: DirectionOption = Direction.BOTH,
+    direction: _setting.DirectionOption = _setting.Direction.BOTH,
     scheme: Annotated[
         Scheme,
         typer.Option(
@@ -385,3 +233,4 @@ def audit(
 
 
 app.command()(_compare.compare)
+app.command("report")(_report.command)

@@ -8,17 +8,24 @@ import jax
 import typer
 
 import calibrate
-from jaxdp.cli import _display
+from jaxdp.cli import _display, _setting
 from jaxdp.cli._display import InputError, round_down, round_up
 
-_SUFFIXES = (".png", ".svg", ".pdf")
-
-RecordsOption = Annotated[int, typer.Option(min=1, help="Records n in the data.")]
-BatchOption = Annotated[int, typer.Option(min=1, help="Batch size B <= n, expected or exact.")]
+RecordsOption = Annotated[
+    int, typer.Option("--records", "--num-examples", min=1, help="Records n in the data.")
+]
+BatchOption = Annotated[
+    int,
+    typer.Option("--batch", "--batch-size", min=1, help="Batch size B <= n, expected or exact."),
+]
 EpochsOption = Annotated[int, typer.Option(min=1, help="Epochs.")]
 SchemeOption = Annotated[
     list[str] | None,
-    typer.Option("--scheme", help=f"One of {', '.join(calibrate.SCHEMES)}; may be repeated."),
+    typer.Option(
+        "--scheme",
+        help=f"One of {', '.join(calibrate.SCHEMES)}, or another scheme with its neighbours; may be"
+        " repeated.",
+    ),
 ]
 SeparationOption = Annotated[
     int, typer.Option(min=1, help='b of "cyclic poisson" and "b-min-sep".')
@@ -47,8 +54,7 @@ def compare(
     Example: jaxdp compare --records 60000 --batch 256 --epochs 10 --epsilon 2 --delta 1e-5
     """
     try:
-        if plot is not None and plot.suffix not in _SUFFIXES:
-            raise InputError(f"--plot must end in one of {', '.join(_SUFFIXES)}, got {plot.name}")
+        _setting.check_plot(plot)
         schemes = tuple(scheme or calibrate.SCHEMES)
         found = _found(records, batch, epochs, epsilon, delta, schemes, min_separation)
         if plot is not None:
@@ -93,10 +99,6 @@ def _found(
         raise InputError(f"--delta must be in (0, 1), got {delta:g}")
     if batch > records:
         raise InputError(f"--batch must be at most --records, got {batch} > {records}")
-    unknown = [s for s in schemes if s not in calibrate.SCHEMES]
-    if unknown:
-        names = ", ".join(calibrate.SCHEMES)
-        raise InputError(f"--scheme must be one of {names}, got {unknown[0]!r}")
     try:
         return calibrate.compare_samplers(
             num_examples=records,
@@ -108,7 +110,7 @@ def _found(
             min_separation=min_separation,
         )
     except ValueError as error:
-        raise InputError(str(error)) from None
+        raise InputError(str(error).replace("schemes", "--scheme")) from None
 
 
 def _draw(found: calibrate.Comparison, path: pathlib.Path) -> None:

@@ -13,27 +13,42 @@ import numpy as np
 import typer
 
 import jaxdp
-from jaxdp.cli import _display
+from jaxdp import _builders
+from jaxdp.cli import _display, _setting
 from jaxdp.cli._display import InputError, round_down, round_up
 
 _RATES = (0.001, 0.01, 0.05, 0.1, 0.5)  # of false alarms, shown as numbers
 _POINTS = 101  # of the curve
-_NUMBERS = ("num_examples", "batch_size", "epochs", "sampling_probability", "num_steps", "sigma")
-_KEYS = ("name", "batches", "delta", *_NUMBERS)
+_SIZES = ("num_examples", "batch_size", "epochs", "max_batch_size", "min_separation")
+_NUMBERS = (*_SIZES, "sampling_probability", "num_steps", "sigma")
+_KEYS = ("name", "batches", "neighbours", "delta", *_NUMBERS)
 _NEIGHBOURS = {
     "add-or-remove": "one record is added or removed (the worse of both directions is reported)",
     "replace-one": "one record is replaced by another",
+    "replace-special": "one record is replaced by one that is drawn like it and has no gradient",
 }
 _SAMPLERS = {
     "poisson": "Poisson: every record joins every batch independently, with the same probability",
+    "truncated poisson": "truncated Poisson: every record joins every batch independently, with "
+    "the same probability; of more than there is room for some are dropped at random",
+    "cyclic poisson": "cyclic Poisson: groups of records, made by a public rule, take turns; the "
+    "records of the group join the batch independently, with the same probability",
+    "b-min-sep": "separated: a record that was in none of the last batches joins the next one, "
+    "independently of the others, with the same probability",
     "random allocation": "random allocation (balls and bins): in every epoch every record joins "
     "one step, chosen uniformly and independently of the others",
+    "fixed size": "fixed size: every batch is drawn afresh, without replacement",
+    "with replacement": "with replacement: every batch is drawn afresh, with replacement",
+    "public order": "public order: in every epoch a record joins one step, by a rule that looks at "
+    "no other record and may be known",
+    "full batch": "full batch: every step sees all records",
+    "shuffled": "shuffled: in every epoch all records in a new random order, cut into batches",
 }
 _CAVEAT = (
     "The numbers hold if the run was what is described here: noise of that size in every step, "
-    "gradients clipped record by record, batches drawn as stated (batches cut from a shuffled "
-    "data set are not), and nothing else computed from the records, a choice of hyperparameters "
-    "included."
+    "gradients clipped record by record, batches drawn as stated and not otherwise (cut from a "
+    "shuffled data set, for example), and nothing else computed from the records, a choice of "
+    "hyperparameters included."
 )
 
 
@@ -95,12 +110,20 @@ def make(settings: dict[str, Any]) -> Report:
     """Compute everything that the report says."""
     numbers = {key: _number(key, settings.get(key)) for key in _NUMBERS}
     batches = settings.get("batches") or "poisson"
-    if batches not in _SAMPLERS:
-        raise InputError(f"batches must be one of {', '.join(_SAMPLERS)}, got {batches!r}")
-    mechanism, sampling = _mechanism(numbers, batches)
+    neighbours = settings.get("neighbours") or "add-or-remove"
+    for name, value, known in (
+        ("batches", batches, _SAMPLERS),
+        ("neighbours", neighbours, _NEIGHBOURS),
+    ):
+        if value not in known:
+            raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+    run = _run(numbers, batches, neighbours)
+    mechanism = run.mechanism
     deltas = _deltas(settings.get("delta"), numbers["num_examples"])
     # The mechanisms and their parameters are checked by now: what is wrong was said.
     below, above = (np.asarray(x) for x in jaxdp.epsilon_bounds(mechanism, np.array(deltas)))
+    if run.attained != mechanism:
+        below = np.asarray(jaxdp.epsilon_bounds(run.attained, np.array(deltas))[0])
     rates = np.union1d(np.linspace(0.0, 1.0, _POINTS), _RATES)
     hits = np.clip(1.0 - np.asarray(jaxdp.tradeoff(mechanism, rates)), 0.0, 1.0)
     hits = np.where(hits > 0.0, np.minimum(np.nextafter(hits, 2.0), 1.0), 0.0)  # of the subtraction
@@ -110,9 +133,10 @@ def make(settings: dict[str, Any]) -> Report:
             "Noise",
             f"Gaussian, {numbers['sigma']:g} clipping norms (the noise multiplier)",
         ),
-        ("Neighbours", _NEIGHBOURS["add-or-remove"]),
+        ("Neighbours", _NEIGHBOURS[neighbours]),
         ("Batches", _SAMPLERS[batches]),
-        ("Sampling", sampling),
+        ("Sampling", run.sampling),
+        ("Proof", run.guarantee),
         (
             "Gaussian DP",
             f"mu = {round_up(mu)} has the same epsilon at delta = {deltas[-1]:g}"
@@ -136,40 +160,52 @@ def _number(key: str, value: Any) -> float | None:
     return value
 
 
-def _mechanism(numbers: dict[str, Any], batches: str) -> tuple[jaxdp.Mechanism, str]:
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """What is accounted for, what such batches attain, how they were drawn, and what is proved."""
+
+    mechanism: jaxdp.Mechanism
+    attained: jaxdp.Mechanism
+    sampling: str
+    guarantee: str
+
+
+def _run(numbers: dict[str, Any], batches: str, neighbours: str) -> _Run:
     sigma = numbers["sigma"]
     if sigma is None:
         raise InputError("the report needs sigma, the noise multiplier (--sigma)")
     rate, steps = numbers["sampling_probability"], numbers["num_steps"]
-    sizes = [numbers[key] for key in ("num_examples", "batch_size", "epochs")]
-    if rate is not None or steps is not None:
-        if rate is None or steps is None or any(x is not None for x in sizes[1:]):
+    examples, size, epochs = sizes = [numbers[key] for key in _SIZES[:3]]
+    if rate is None and steps is None:
+        if None in sizes:
             raise InputError(
-                "give sampling_probability with num_steps, or num_examples, batch_size and epochs"
+                "give num_examples, batch_size and epochs, or sampling_probability and num_steps"
             )
-        if batches != "poisson":
-            raise InputError("random allocation is described by num_examples, batch_size, epochs")
-        if rate > 1.0 or steps != int(steps):
-            raise InputError("sampling_probability must be in (0, 1], num_steps an integer")
-        step = jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), rate) if rate < 1 else None
-        run = jaxdp.Repeated(step or jaxdp.Gaussian(sigma), int(steps))
-        return run, f"probability {rate:g}, {int(steps)} steps"
-    if None in sizes:
+        room, separation = numbers["max_batch_size"], numbers["min_separation"] or 4
+        try:
+            training = _builders.training(
+                examples, size, epochs, batches, neighbours, room, separation
+            )
+            run, attained = training.mechanism(sigma), training.attained(sigma)
+        except (TypeError, ValueError) as error:
+            raise InputError(str(error)) from None
+        described = f"{examples:g} records, batches of {size:g}, {epochs:g} epochs"
+        return _Run(run, attained, described, training.guarantee)
+    if rate is None or steps is None or any(x is not None for x in sizes[1:]):
         raise InputError(
-            "give num_examples, batch_size and epochs, or sampling_probability and num_steps"
+            "give sampling_probability with num_steps, or num_examples, batch_size and epochs"
         )
-    examples, size, epochs = sizes
-    try:
-        run = jaxdp.dp_sgd(
-            num_examples=examples,
-            batch_size=size,
-            epochs=epochs,
-            noise_multiplier=sigma,
-            batches=batches,  # type: ignore[arg-type]
+    if (batches, neighbours) != ("poisson", "add-or-remove"):
+        raise InputError(
+            "other batches than poisson, and other neighbours, are described by num_examples, "
+            "batch_size and epochs"
         )
-    except (TypeError, ValueError) as error:
-        raise InputError(str(error)) from None
-    return run, f"{examples:g} records, batches of {size:g} on average, {epochs:g} epochs"
+    if rate > 1.0 or steps != int(steps):
+        raise InputError("sampling_probability must be in (0, 1], num_steps an integer")
+    step = jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), rate) if rate < 1 else jaxdp.Gaussian(sigma)
+    run = jaxdp.Repeated(step, int(steps))
+    described = f"probability {rate:g}, {int(steps)} steps"
+    return _Run(run, run, described, _builders.GUARANTEES["poisson"])
 
 
 def _deltas(given: Any, num_examples: float | None) -> list[float]:
@@ -319,16 +355,17 @@ def command(
         typer.Argument(metavar="[SETTINGS]", help="A .json or .toml file of the options' names."),
     ] = None,
     sigma: Annotated[float | None, typer.Option(help="Noise multiplier.")] = None,
-    num_examples: Annotated[int | None, typer.Option(help="Records in the data set.")] = None,
-    batch_size: Annotated[float | None, typer.Option(help="Expected size of a batch.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Epochs.")] = None,
+    records: _setting.RecordsOption = None,
+    batch: _setting.BatchOption = None,
+    epochs: _setting.EpochsOption = None,
     sampling_probability: Annotated[
         float | None, typer.Option(help="Of a record in a step: instead of the three above.")
     ] = None,
     num_steps: Annotated[int | None, typer.Option(help="Steps, with it.")] = None,
-    batches: Annotated[
-        str | None, typer.Option(help="'poisson' (the default) or 'random allocation'.")
-    ] = None,
+    scheme: _setting.OptionalSchemeOption = None,
+    neighbours: _setting.OptionalNeighboursOption = None,
+    max_batch: _setting.MaxBatchOption = None,
+    min_separation: _setting.OptionalSeparationOption = None,
     delta: Annotated[list[float] | None, typer.Option(help="Delta; may be repeated.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the run, for the title.")] = None,
     output: Annotated[
@@ -350,12 +387,15 @@ def command(
         found = read_settings(settings) if settings is not None else {}
         options = {
             "sigma": sigma,
-            "num_examples": num_examples,
-            "batch_size": batch_size,
+            "num_examples": records,
+            "batch_size": batch,
             "epochs": epochs,
             "sampling_probability": sampling_probability,
             "num_steps": num_steps,
-            "batches": batches,
+            "batches": scheme,
+            "neighbours": neighbours,
+            "max_batch_size": max_batch,
+            "min_separation": min_separation,
             "delta": delta or None,
             "name": name,
         }

@@ -1,12 +1,14 @@
 """jax_privacy's batch selection strategies as runs, by the names of their classes and fields."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from jaxdp import _checks
 from jaxdp._allocation import RandomAllocation, cyclic_poisson_sampled, min_sep_sampled
 from jaxdp._mechanisms import (
+    NEIGHBOURS,
     Mechanism,
+    Neighbours,
     Repeated,
     TruncatedPoissonSampled,
     fixed_size_sampled,
@@ -14,7 +16,6 @@ from jaxdp._mechanisms import (
     require_mechanism,
 )
 
-_NEIGHBOURS = ("add-or-remove", "replace-one", "replace-special")
 _Strategy = Any
 
 
@@ -23,7 +24,7 @@ def from_batch_selection(
     mechanism: Mechanism,
     *,
     num_examples: int | None = None,
-    neighbours: str = "add-or-remove",
+    neighbours: Neighbours = "add-or-remove",
 ) -> Mechanism:
     """What a run with one of `jax_privacy.batch_selection`'s strategies is accounted for by.
 
@@ -64,7 +65,7 @@ def from_batch_selection(
       RandomAllocation(mechanism=Repeated(mechanism=Gaussian(sigma=2.0), count=4), num_steps=10)
     """
     require_mechanism("mechanism", mechanism)
-    _checks.check_choice("neighbours", neighbours, _NEIGHBOURS)
+    _checks.check_choice("neighbours", neighbours, NEIGHBOURS)
     while type(strategy).__name__ == "UserSelectionStrategy":
         strategy = strategy.base_strategy
     name = type(strategy).__name__
@@ -81,7 +82,7 @@ def _need(num_examples: int | None, name: str) -> int:
     return _checks.whole_number("num_examples", num_examples)
 
 
-def _only_added(strategy: _Strategy, neighbours: str) -> None:
+def _only_added(strategy: _Strategy, neighbours: Neighbours) -> None:
     """Refuse an exchange: zeroed out, a record of an independent draw is one that is removed."""
     if neighbours == "replace-one":
         name = type(strategy).__name__
@@ -91,7 +92,7 @@ def _only_added(strategy: _Strategy, neighbours: str) -> None:
         )
 
 
-def _cyclic(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> Mechanism:
+def _cyclic(s: _Strategy, m: Mechanism, n: int | None, neighbours: Neighbours) -> Mechanism:
     groups, most = s.cycle_length, getattr(s, "truncated_batch_size", None)
     if most is None:
         run = cyclic_poisson_sampled(m, s.sampling_prob, groups, s.iterations)
@@ -105,36 +106,31 @@ def _cyclic(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> Mecha
     size = _need(n, "truncated batches") // groups
     rounds = -(-s.iterations // groups)
     if s.sampling_prob >= 1.0 and most < size:
-        return _times(fixed_size_sampled(m, most, size, neighbours=_exchange(neighbours)), rounds)
+        return _times(fixed_size_sampled(m, most, size, neighbours=neighbours), rounds)
     zeroed = neighbours == "replace-special"
     step = TruncatedPoissonSampled(m, s.sampling_prob, most, size, zero_out=zeroed)
     return _times(replace_one(step) if neighbours == "replace-one" else step, rounds)
 
 
-def _exchange(neighbours: str) -> Literal["add-or-remove", "replace-one"]:
-    """Of a batch of fixed size: a record that is zeroed out is one that is replaced."""
-    return "add-or-remove" if neighbours == "add-or-remove" else "replace-one"
-
-
-def _bins(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> Mechanism:
+def _bins(s: _Strategy, m: Mechanism, n: int | None, neighbours: Neighbours) -> Mechanism:
     _only_added(s, neighbours)
     return min_sep_sampled(m, 1.0, s.cycle_length, s.iterations, warm_start=True)
 
 
-def _allocation(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> Mechanism:
+def _allocation(s: _Strategy, m: Mechanism, n: int | None, neighbours: Neighbours) -> Mechanism:
     _only_added(s, neighbours)
     return RandomAllocation(m, s.iterations, num_selected=s.total_participations)
 
 
-def _fixed(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> Mechanism:
+def _fixed(s: _Strategy, m: Mechanism, n: int | None, neighbours: Neighbours) -> Mechanism:
     size = _need(n, "batches of a fixed size")
     batch = fixed_size_sampled(
-        m, s.batch_size, size, neighbours=_exchange(neighbours), replacement=bool(s.replace)
+        m, s.batch_size, size, neighbours=neighbours, replacement=bool(s.replace)
     )
     return _times(batch, s.iterations)
 
 
-def _separated(s: _Strategy, m: Mechanism, n: int | None, neighbours: str) -> Mechanism:
+def _separated(s: _Strategy, m: Mechanism, n: int | None, neighbours: Neighbours) -> Mechanism:
     _only_added(s, neighbours)
     if getattr(s, "truncated_batch_size", None) is not None:
         raise ValueError(
@@ -149,7 +145,7 @@ def _times(m: Mechanism, count: Any) -> Mechanism:
     return m if count == 1 else Repeated(m, count)
 
 
-_STRATEGIES: dict[str, Callable[[Any, Mechanism, int | None, str], Mechanism]] = {
+_STRATEGIES: dict[str, Callable[[Any, Mechanism, int | None, Neighbours], Mechanism]] = {
     "CyclicPoissonSampling": _cyclic,
     "BallsInBinsSampling": _bins,
     "RandomAllocationSampling": _allocation,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import dp_accounting as dpa
 import numpy as np
@@ -61,6 +61,11 @@ def require(event: dp_event.DpEvent, relation: Neighbours, *allowed: Neighbours)
 
 
 ZEROED = (Neighbours.ADD_OR_REMOVE_ONE, Neighbours.REPLACE_SPECIAL)
+NAMES: dict[Neighbours, Literal["add-or-remove", "replace-one", "replace-special"]] = {
+    Neighbours.ADD_OR_REMOVE_ONE: "add-or-remove",
+    Neighbours.REPLACE_ONE: "replace-one",
+    Neighbours.REPLACE_SPECIAL: "replace-special",
+}
 
 
 def number(event: dp_event.DpEvent, field: str, domain: _checks.Domain) -> float:

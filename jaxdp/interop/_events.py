@@ -36,6 +36,7 @@ from jaxdp._mechanisms import (
 from jaxdp._noise import DiscreteGaussian, DiscreteGaussianVector, DiscreteLaplace, FinitePair
 from jaxdp.interop._event_parameters import (
     EVERYTHING,
+    NAMES,
     NOTHING,
     SUM_TOLERANCE,
     TINY,
@@ -186,9 +187,8 @@ def _batch(event: Any, relation: Neighbours, replacement: bool = False) -> Mecha
     if not isinstance(inner, Gaussian if replacement else (Gaussian, Laplace)):
         name = type(event.event).__name__
         raise UnsupportedEvent(event, f"a batch of fixed size of {name} has no mechanism in jaxdp")
-    name = "add-or-remove" if relation == Neighbours.ADD_OR_REMOVE_ONE else "replace-one"
     sizes = event.sample_size, event.source_dataset_size
-    return fixed_size_sampled(inner, *sizes, neighbours=name, replacement=replacement)
+    return fixed_size_sampled(inner, *sizes, neighbours=NAMES[relation], replacement=replacement)
 
 
 def _truncated(
@@ -208,8 +208,7 @@ def _truncated(
     if isinstance(gaussian, Absolute):
         return gaussian
     if rate == 1.0 and size < n:
-        name = "replace-one" if replaced or zeroed else "add-or-remove"
-        return fixed_size_sampled(gaussian, size, n, neighbours=name)
+        return fixed_size_sampled(gaussian, size, n, neighbours=NAMES[relation])
     if rate == 1.0:
         return replace_one(gaussian) if replaced else gaussian
     if size >= n:

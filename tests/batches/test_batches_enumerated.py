@@ -135,6 +135,45 @@ def test_groups_of_fixed_size_batches():
     assert share > 0.999
 
 
+@pytest.mark.parametrize("replacement", [False, True])
+def test_records_without_effect_in_batches_of_fixed_size(replacement):
+    """All batches of records in {-1, 0, 1}, of which the first is replaced by 0.
+
+    Breaks when the exchange does not bound that, or when what others without effect show of it is
+    more than the Poisson-sampled pair that is taken for attained.
+    """
+    n, size, sigma = 5, 2, 1.3
+    m = jaxdp.fixed_size_sampled(
+        jaxdp.Gaussian(sigma), size, n, neighbours="replace-special", replacement=replacement
+    )
+    bounds = _per_direction(m)
+
+    def batches(records):
+        if replacement:
+            return itertools.product(records, repeat=size)
+        return itertools.combinations(records, size)
+
+    rest = list(itertools.combinations_with_replacement(RECORDS, n - 1))
+    neighbours = [((x, *others), (0.0, *others)) for x in (-1.0, 1.0) for others in rest]
+    assert 0.3 < _largest_share(neighbours, batches, sigma, bounds) <= 1.0
+    run = jaxdp.dp_sgd(
+        num_examples=n,
+        batch_size=size,
+        epochs=1,
+        noise_multiplier=sigma,
+        batches="with replacement" if replacement else "fixed size",
+        neighbours="replace-special",
+        attained=True,
+    )
+    attained = _per_direction(run.mechanism)
+    without = ((1.0, *(0.0,) * (n - 1)), (0.0,) * n)
+    z, width = truth.outcomes(-16.0, 16.0, 32_001)
+    p, q = (_sums(records, batches, sigma, z) for records in without)
+    for direction, (a, b) in (("remove", (p, q)), ("add", (q, p))):
+        found = np.maximum(a - np.exp(SUM_EPSILONS)[:, None] * b, 0.0).sum(axis=1) * width
+        assert np.all(attained[direction] <= found + 1e-7)
+
+
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-or-remove"])
 def test_draws_with_replacement(neighbours):
     """All batches of records in {-1, 0, 1}, drawn with replacement: Gaussian sums."""
