@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.attack import checks, consistency, derivatives, grammar, run, uses
 
-ENGINE_ROWS = 32  # of a structure that needs the numerical engine, for each query
+ENGINE_ROWS = 48  # of a structure that needs the numerical engine, for each query
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,9 +24,10 @@ class Job:
 
 def _structure(node: grammar.Node, rows: int) -> Job:
     def attack(rng, rows, tally):
-        run.attack(node, rng, rows, min(rows, 256), tally)
+        run.attack(node, rng, rows, min(rows, 512), tally)
 
-    return Job(node.name, attack, ENGINE_ROWS if node.engine else rows)
+    few = ENGINE_ROWS if node.engine else max(8, rows // 32 if node.slow else rows)
+    return Job(node.name, attack, few)
 
 
 def jobs(settings: int, seed: int) -> list[Job]:
@@ -34,7 +35,8 @@ def jobs(settings: int, seed: int) -> list[Job]:
     rng = np.random.default_rng(seed)
     nodes = grammar.structures()
     closed = [n for n in nodes if not n.engine]
-    rows = max(8, settings // (19 * len(closed)))
+    quick = sum(not n.slow for n in closed)
+    rows = max(8, settings // (11 * quick))
     cheap = [_structure(n, rows) for n in closed]
     for check in checks.checks():
         slow = check.name.startswith("zcdp")  # a minimisation for each
@@ -43,9 +45,9 @@ def jobs(settings: int, seed: int) -> list[Job]:
     for family in consistency.families():
         dear.append(Job(family.name, _bound(consistency.attack, family), 10))
     for case in derivatives.cases(rng):
-        few = rows if case.exact else 12
+        few = min(rows, 24 if case.slow else 200) if case.exact else 12
         name = "derivatives: " + case.name
-        dear.append(Job(name, _bound(derivatives.attack, case), min(few, 500)))
+        dear.append(Job(name, _bound(derivatives.attack, case), few))
     for node in (*grammar.FINITE, *grammar.SMOOTH, *[n for n in nodes if n.engine][:9]):
         few = ENGINE_ROWS if node.engine else min(rows, 200)
         dear.append(Job(f"{node.name}, 32 bits", _bound(run.attack_single, node), few))

@@ -134,7 +134,7 @@ def attack(node: Node, rng: np.random.Generator, rows: int, chunk: int, tally: T
     """Draw rows of a structure and try every query on all of them."""
     asked = queries(node, rng)
     whole = "RandomAllocation" not in node.name  # which has no law that serves every epsilon
-    if node.engine and whole and not node.method:
+    if node.engine and whole and not node.method and rng.random() < 0.5:
         asked += readings.queries(rng)
     ask_all(node, asked, node.draw(rng, rows), rng, chunk, tally)
 
