@@ -38,23 +38,36 @@ def check_distribution(name: str, value: Any, ndim: int) -> None:
         )
 
 
-def _sums(p: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The sums of rows, and whether these are distributions up to rounding."""
-    total = jnp.sum(p, axis=-1, keepdims=True)
-    good = jnp.all(p >= 0.0, axis=-1, keepdims=True) & (jnp.abs(total - 1.0) <= _SUM_TOLERANCE)
-    return jnp.where(good, total, 1.0), good
+def _excess(p: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sums of rows less 1, and whether these are distributions up to rounding.
+
+    What the additions round is added up too (Knuth 1974, 4.2.2): of a row like (1e-20, 1) all that
+    matters is below the last digit of its sum.
+    """
+    values = jnp.concatenate([jnp.full_like(p[..., :1], -1.0), p], axis=-1)
+    lost = jnp.zeros_like(p[..., 0])
+    while values.shape[-1] > 1:
+        if values.shape[-1] % 2:
+            values = jnp.concatenate([values, jnp.zeros_like(values[..., :1])], axis=-1)
+        a, b = values[..., 0::2], values[..., 1::2]
+        values = a + b
+        moved = values - a
+        lost = lost + jnp.sum((a - (values - moved)) + (b - moved), axis=-1)
+    excess = values + lost[..., None]
+    good = jnp.all(p >= 0.0, axis=-1, keepdims=True) & (jnp.abs(excess) <= _SUM_TOLERANCE)
+    return jnp.where(good, excess, 0.0), good
 
 
 def normalised(p: jax.Array) -> jax.Array:
     """Rows divided by their sums; nan unless they are distributions up to rounding."""
-    total, good = _sums(p)
-    return jnp.where(good, p / total, jnp.nan)
+    excess, good = _excess(p)
+    return jnp.where(good, p / (1.0 + excess), jnp.nan)
 
 
 def normalised_logs(p: jax.Array) -> jax.Array:
     """The logarithms of `normalised`, those of subnormal probabilities included."""
-    total, good = _sums(p)
-    return jnp.where(good, subnormal.log_positive(p) - jnp.log(total), jnp.nan)
+    excess, good = _excess(p)
+    return jnp.where(good, subnormal.log_positive(p) - log1p(excess), jnp.nan)
 
 
 class FiniteFamily(Base):
