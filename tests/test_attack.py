@@ -168,3 +168,25 @@ def test_the_slope_of_a_discrete_laplace_curve_near_1_has_its_digits():
     """d log delta / d epsilon is -e^{epsilon - a D} there; 1 - e^x lost it where e^x is 1e-19."""
     slope = float(jax.grad(lambda e: jaxdp.log_delta(jaxdp.DiscreteLaplace(32.5, 4), e))(86.0))
     assert slope == pytest.approx(-math.exp(86.0 - 130.0), rel=1e-9)
+
+
+@pytest.mark.parametrize(("q", "target"), [(1e-15, 9e-16), (0.3, 0.27), (0.5, 0.45)])
+def test_a_target_a_rounding_below_the_failure_of_a_sampled_step_is_not_met(q, target):
+    """The target is q times the 0.9 that fails, rounded down or exact; met if exact only.
+
+    The logarithm of that product was off by its own last digits, and the bound 1e-15 for inf.
+    """
+    m = jaxdp.PoissonSampled(jaxdp.ApproximateDP(6.5e-6, 0.9), q)
+    met = mpf(q) * mpf(0.9) <= mpf(target)
+    low, high = jaxdp.epsilon_bounds(m, target, direction="remove")
+    assert float(low) <= float(high)
+    assert np.isfinite(high) == met
+
+
+def test_a_target_a_rounding_below_the_failure_of_a_sampled_pair_is_not_met():
+    """The same with a mass that is normalised: the upper bound was 0, the truth is infinite."""
+    p, q = [0.43126899719357165, 0.5687310028064284], [0.0, 1.0]
+    rate, target = 1.8952720522468862e-08, 8.17372077381517e-09
+    assert mpf(rate) * mpf(p[0]) / (mpf(p[0]) + mpf(p[1])) > mpf(target)
+    m = jaxdp.PoissonSampled(jaxdp.FinitePair(p, q), rate)
+    assert jaxdp.epsilon_bounds(m, target, direction="remove")[1] == np.inf

@@ -120,6 +120,11 @@ class FiniteFamily(Base):
         with_mass, without = (log_p, log_q) if direction == "remove" else (log_q, log_p)
         return _special.logsumexp(jnp.where(without > -jnp.inf, -jnp.inf, with_mass))
 
+    def _failure(self, direction: Direction) -> jax.Array:
+        """The same, above what a sum over all outcomes rounds."""
+        rounding = 1.0 + _divergences.SLACK * self._outcomes()
+        return jnp.minimum(super()._failure(direction) * rounding, 1.0)
+
     def _symmetric(self) -> bool:
         return False
 
