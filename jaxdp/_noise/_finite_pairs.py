@@ -176,13 +176,21 @@ def _pair_rate(loss, weight, log_p, log_q, s):
     k(s) = k_0(s) + log p0/(s - 1) - log q0/s. What is lost lies where P or Q has mass and the
     weight is none.
     """
-    mass_q, mass_p = _special.logsumexp(weight), _special.logsumexp(weight + loss)
-    empty = mass_q == -jnp.inf
+    empty = jnp.all(weight == -jnp.inf)
+    mass_q, mass_p = (_kept(log, weight > -jnp.inf) for log in (log_q, log_p))
     lost_p = jnp.any((log_p > -jnp.inf) & (weight == -jnp.inf)) & ~empty
     lost_q = jnp.any((log_q > -jnp.inf) & (weight == -jnp.inf)) & ~empty
     mass_q, mass_p = jnp.where(lost_q, mass_q, 0.0), jnp.where(lost_p, mass_p, 0.0)
     conditional = _rates.discrete_rate(loss - (mass_p - mass_q), weight - mass_q, s)
     return conditional + _over(mass_p, s - 1.0, lost_p) - _over(mass_q, s, lost_q)
+
+
+def _kept(log, there):
+    """log of the mass that is there: 1 less the rest, whose digits all count where it is small."""
+    rest = _special.logsumexp(jnp.where(there, -jnp.inf, log))
+    few = rest < -_special.LOG_2
+    most = log1p(-jnp.exp(jnp.where(few, rest, -1.0)))
+    return jnp.where(few, most, _special.logsumexp(jnp.where(there, log, -jnp.inf)))
 
 
 def _over(log_mass, scale, lost):
