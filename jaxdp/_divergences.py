@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _special as special
-from jaxdp._special import log1p
+from jaxdp._special import expm1, log1p
 
 # Rounding allowance of certified values, in multiples of one unit roundoff per elementary step.
 SLACK = 2.0**-52
@@ -129,7 +129,7 @@ def _reflect(epsilon: jax.Array, log_mirrored: jax.Array, slack: float) -> jax.A
     negative = epsilon < 0.0
     e = jnp.where(negative, epsilon, -1.0)
     mirrored = jnp.where(negative, log_mirrored, -1.0)
-    value = jnp.log(jnp.exp(e + mirrored) - jnp.expm1(e))
+    value = jnp.log(jnp.exp(e + mirrored) - expm1(e))
     value = jnp.minimum(value + 4.0 * slack * (1.0 - value), 0.0)
     return jnp.where(negative, value, log_mirrored)
 
@@ -205,8 +205,8 @@ def approximate_dp_log_hockey_stick(
     low, high = -bound, bound
     gap = epsilon - high - 2.0 * slack * (jnp.abs(epsilon) + bound)
     gap = jnp.where(epsilon < high, jnp.minimum(gap, 0.0), 0.0)
-    middle = -jnp.expm1(gap) * jax.nn.sigmoid(bound)
-    left = -jnp.expm1(jnp.where(epsilon < low, epsilon, low))
+    middle = -expm1(gap) * jax.nn.sigmoid(bound)
+    left = -expm1(jnp.where(epsilon < low, epsilon, low))
     value = failure + (1.0 - failure) * jnp.where(epsilon <= low, left, middle)
     return jnp.minimum(log_rounded(log_positive(value * (1.0 + 8.0 * slack)), slack), 0.0)
 

@@ -264,6 +264,17 @@ def log1p(x: jax.Array) -> jax.Array:
     return jnp.where(low, direct, jnp.log1p(jnp.where(low, 0.0, x)))
 
 
+def expm1(x: jax.Array) -> jax.Array:
+    """e^x - 1 to a few ulps for every x, and its derivative e^x as well.
+
+    (JAX takes the derivative for the value plus 1: all its digits are lost below about -37.)
+    """
+    x = jnp.asarray(x)
+    low = x < -1.0
+    direct = jnp.exp(jnp.where(low, x, -1.0)) - 1.0
+    return jnp.where(low, direct, jnp.expm1(jnp.where(low, 0.0, x)))
+
+
 _ROUNDED = 2.0**-30  # next to 0, of a difference of numbers up to some thousands
 
 

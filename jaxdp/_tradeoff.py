@@ -21,6 +21,8 @@ from jaxdp._privacy_loss_build import build
 
 _LARGEST_LOSSES = 709.0, 740.0  # on either side: e^709 and e^-740 are the last float64
 _BISECTIONS, _EXACT_BISECTIONS = 40, 56  # exact curves of atoms have kinks: errors of first order
+_LOST = 2.0**-53  # of a curve: a slope below it may be one that rounding has taken
+_ABOVE = 2.0**-30  # of the mass at infinite loss, which no slope is left above: its rounding
 # Laws are made about these deltas: together they see rates from 1e-10 on to a relative 1e-5.
 _DELTAS = (1e-2, 1e-5, 1e-10)
 _LAW_SIZE = 8192
@@ -118,9 +120,13 @@ def _tradeoff(
         low, high = bracket
         middle = 0.5 * (low + high)
         slope, curves = slopes(middle)
-        rising = (slope > 0.0) | (curves >= 1.0)  # where a curve is 1, nothing is known yet
+        # where a curve is 1, nothing is known yet; and next to any bound a slope has no digits left
+        lost = _LOST * jnp.maximum(curves - failures, 0.0)
+        rising = (slope + lost > 0.0) | (curves >= 1.0)
         return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
 
+    other: Direction = "add" if d == "remove" else "remove"
+    failures = jnp.exp(jnp.stack([frozen._log_failure(x) for x in (d, other)])) * (1.0 + _ABOVE)
     ends = jnp.zeros((2,), jnp.float64), jnp.asarray(_LARGEST_LOSSES, jnp.float64)
     count = _EXACT_BISECTIONS if method._exact else _BISECTIONS
     low, high = jax.lax.stop_gradient(jax.lax.fori_loop(0, count, body, ends))

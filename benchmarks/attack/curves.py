@@ -12,6 +12,32 @@ def _quadrature(function, points) -> mpf:
         return mp.quad(function, sorted(points), maxdegree=8)
 
 
+def _root(gap, low, high) -> mpf:
+    """Where a rising function is 0, to 2^-400 of the bracket: some halvings, then secants."""
+    width = (high - low) * mpf(2) ** -400
+    for _ in range(24):
+        low, high = _halved(gap, low, high)
+    old, new = low, high
+    below, above = gap(old), gap(new)
+    for _ in range(24):
+        if abs(new - old) < width or above == 0:
+            return new
+        if above == below:
+            break
+        old, new, below = new, new - above * (new - old) / (above - below), above
+        if not low <= new <= high:
+            break
+        above = gap(new)
+    for _ in range(400):
+        low, high = _halved(gap, low, high)
+    return low
+
+
+def _halved(gap, low, high):
+    middle = (low + high) / 2
+    return (low, middle) if gap(middle) > 0 else (middle, high)
+
+
 class Gaussian(Law):
     """N(mu, 1) against N(0, 1)."""
 
@@ -156,10 +182,8 @@ class LaplaceSum(Law):
             low *= 4
         while gap(high) < 0 and high < mpf(10) ** 40:
             high *= 4
-        for _ in range(200):
-            middle = (low + high) / 2
-            low, high = (low, middle) if gap(middle) > 0 else (middle, high)
-        return self._tail(low - x) - a * self._tail(low)
+        y = _root(gap, low, high)  # where the slope of the difference is 0: errors are squared
+        return self._tail(y - x) - a * self._tail(y)
 
 
 class GaussianAllocation(Law):

@@ -25,6 +25,7 @@ class Case:
     samplers: tuple
     ask: Callable
     exact: bool  # a closed form: small steps, sharp comparison
+    slow: bool = False  # fewer rows
 
 
 def _orders(rng, n):
@@ -51,6 +52,8 @@ def _fpr(rng, n):
 
 SCALE = draw.real(0.2, 10)
 MIDDLE = draw.real(0.1, 5)
+SLOW = ("LaplaceSum(3)", "GammaDifference", "DiscreteGaussian", "Skellam", "NegativeBinomial",
+        "Shuffled(RandomizedResponse, 100)")  # fmt: skip
 QUERIES = {
     "delta": _epsilons,
     "log_delta": _epsilons,
@@ -69,7 +72,8 @@ def _cases(name, samplers, build, exact, queries, directions=("remove", "add", "
             def ask(*args, query=query, options=options):
                 return getattr(jaxdp, query)(build(*args[:-1]), args[-1], **options)
 
-            yield Case(f"{query} {direction} of {name}", (*samplers, QUERIES[query]), ask, exact)
+            label = f"{query} {direction} of {name}"
+            yield Case(label, (*samplers, QUERIES[query]), ask, exact, name in SLOW)
 
 
 def cases(rng: np.random.Generator) -> list[Case]:
@@ -112,12 +116,12 @@ def cases(rng: np.random.Generator) -> list[Case]:
     ]  # fmt: skip
     found = []
     for n, s, b in closed:
-        some = rng.choice(list(QUERIES), 3, replace=False)
+        some = rng.choice(list(QUERIES), 2, replace=False)
         found += _cases(n, s, b, True, some, (str(rng.choice(["remove", "add", "both"])),))
     for n, s, b in numerical:
-        some = ("log_delta", "epsilon")
+        some = (str(rng.choice(["log_delta", "epsilon"])),)
         found += _cases(n, s, b, False, some, (str(rng.choice(["remove", "add"])),))
-        found += _cases(n, s, b, True, ("renyi",), ("both", str(rng.choice(["remove", "add"]))))
+        found += _cases(n, s, b, True, ("renyi",), (str(rng.choice(["remove", "add", "both"])),))
     return found
 
 

@@ -36,6 +36,7 @@ class Node:
       slack: relative error of the law.
       finite: whether the law is a pair of finite vectors.
       method: how queries are asked to answer, "" for the default.
+      slow: whether one row of a closed form costs a good part of a second.
     """
 
     name: str
@@ -47,19 +48,20 @@ class Node:
     slack: float = 0.0
     finite: bool = False
     method: str = ""
+    slow: bool = False
 
     def draw(self, rng: np.random.Generator, n: int) -> list[np.ndarray]:
         """The parameters of n rows."""
         return [sampler(rng, n) for sampler in self.samplers]
 
 
-def step(cls, samplers, law, finite=False, slack=0.0) -> Node:
+def step(cls, samplers, law, finite=False, slow=False) -> Node:
     """A leaf: a public mechanism with its parameters."""
 
     def code(*row):
         return f"jaxdp.{cls.__name__}({', '.join(map(literal, row))})"
 
-    return Node(cls.__name__, tuple(samplers), cls, law, code, finite=finite, slack=slack)
+    return Node(cls.__name__, tuple(samplers), cls, law, code, finite=finite, slow=slow)
 
 
 def _response(epsilon) -> laws.Pair:
@@ -183,15 +185,17 @@ LAPLACES = step(
     jaxdp.LaplaceSum,
     [draw.integer(1, 8), draw.real(1e-2, 1e4, 1.0), SENSITIVITY],
     lambda n, scale, s: curves.LaplaceSum(int(n), s / scale),
+    slow=True,
 )
 DISCRETE_GAUSSIAN = step(
-    jaxdp.DiscreteGaussian, [draw.real(0.05, 8, 1.0, 0.5), SHIFT], _discrete_gaussian
+    jaxdp.DiscreteGaussian, [draw.real(0.05, 8, 1.0, 0.5), SHIFT], _discrete_gaussian, slow=True
 )
-SKELLAM = step(jaxdp.Skellam, [draw.real(0.01, 50, 1.0, 10.0), SHIFT], _skellam)
+SKELLAM = step(jaxdp.Skellam, [draw.real(0.01, 50, 1.0, 10.0), SHIFT], _skellam, slow=True)
 NEGATIVE_BINOMIAL = step(
     jaxdp.NegativeBinomial,
     [draw.real(0.05, 20, 1.0, 0.5, 2.0), draw.real(0.2, 0.999, 0.5), draw.integer(1, 3)],
     _negative_binomial,
+    slow=True,
 )
 FINITE = (RESPONSE, APPROXIMATE, FINITE_2, FINITE_3, GEOMETRIC)
 SMOOTH = (GAUSSIAN, LAPLACE, BROWNIAN, ORNSTEIN)

@@ -12,7 +12,7 @@ from benchmarks.attack import readings
 from benchmarks.attack.grammar import Node, exact_row, literal
 from benchmarks.attack.judge import Query, certified, queries
 
-SLOW = 10.0  # seconds, warm, a row
+SLOW = 10.0  # seconds of processor time, warm, a row
 VERDICTS = (
     "violation", "error", "nan", "trivial", "wide", "inexact", "unsolved", "underflow", "slow",
 )  # fmt: skip
@@ -134,7 +134,7 @@ def attack(node: Node, rng: np.random.Generator, rows: int, chunk: int, tally: T
     """Draw rows of a structure and try every query on all of them."""
     asked = queries(node, rng)
     whole = "RandomAllocation" not in node.name  # which has no law that serves every epsilon
-    if node.engine and whole and not node.method:
+    if node.engine and whole and not node.method and rng.random() < 0.5:
         asked += readings.queries(rng)
     ask_all(node, asked, node.draw(rng, rows), rng, chunk, tally)
 
@@ -153,17 +153,21 @@ def ask_all(node: Node, asked: list[Query], drawn, rng, chunk: int, tally: Tally
 
 
 def _attack_chunk(query, node, rows, argument, known, tally) -> None:
-    before = time.perf_counter()
+    before = time.process_time()
     try:
         verdicts = _judge_all(query, node, rows, argument, known)
     except Exception as error:  # a valid setting must be answered
         line = reproduction(query, node, [x[0] for x in rows], argument[0], repr(error)[:200])
         tally.note(query.name, "error", line)
         return
-    took = time.perf_counter() - before
+    took = time.process_time() - before
     tally.settings += len(argument)
-    if took > SLOW * len(argument):
-        tally.note(query.name, "slow", query.code(node.name, f"{took / len(argument):.1f} s a row"))
+    if took > SLOW * len(argument):  # once more, without compilation and references
+        before = time.process_time()
+        answers(query, node, rows, argument)
+        took = (time.process_time() - before) / len(argument)
+        if took > SLOW:
+            tally.note(query.name, "slow", query.code(node.name, f"{took:.1f} s a row"))
     for i, verdict in enumerate(verdicts):
         if not verdict:
             continue

@@ -202,7 +202,8 @@ class Base(Mechanism):
 
         A delta equal to it is met from the largest finite loss on, which its logarithm cannot tell.
         """
-        return _divergences.exp_up(self._log_failure(direction))
+        log = _divergences.log_rounded(self._log_failure(direction), 4.0 * _divergences.SLACK)
+        return _divergences.exp_up(log)
 
     @classmethod
     def _may_fail(cls) -> bool:

@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _divergences
 from jaxdp._mechanisms import _cell_rates
 from jaxdp._mechanisms._base import Base, Direction, Mechanism, mechanism
+from jaxdp._special import expm1
 
 _DOMAINS = {
     "positive": _checks.POSITIVE,
@@ -248,7 +249,7 @@ def one_step_log_curve(m: Base, distance: jax.Array, reverse: jax.Array, slack: 
     gap = jnp.where(both, log_p, 0.0) - jnp.where(both, log_q, 0.0) - distance
     gap = jnp.where(both, gap + 2.0 * sign * jnp.where(jnp.isnan(error), 0.0, error), 800.0)
     inside = some & (gap > 0.0)
-    gain = -jnp.expm1(-jnp.where(inside, gap, 1.0))
+    gain = -expm1(-jnp.where(inside, gap, 1.0))
     gain = jnp.where(inside, gain, 0.0) + jnp.where(some, 2.0 * room, 0.0)
     # (What is beyond the largest loss is P{L = inf} exactly.)
     value = jnp.where(some, log_p, 0.0) + jnp.minimum(_divergences.log_positive(gain), 0.0)

@@ -136,6 +136,17 @@ class PoissonSampled(OnBatch):
             return inner + jnp.log(self.sampling_probability)
         return jnp.where(self.sampling_probability < 1.0, -jnp.inf, inner)
 
+    def _failure(self, direction: Direction) -> jax.Array:
+        """The product rounded up: a logarithm of it is off by as many ulps as it is large."""
+        inner = self.mechanism._failure(direction)
+        if direction == "remove":
+            product = product_up(inner, 1.0 * self.sampling_probability)
+            # (What a product rounds is lost itself where that is below the range of float64.)
+            small = (inner > 0.0) & (product < 1e-280)
+            above = product * (1.0 + _divergences.SLACK) + 2.3e-308
+            return jnp.where(small, above, product)
+        return jnp.where(self.sampling_probability < 1.0, 0.0, inner)
+
     def _symmetric(self) -> bool:
         return False
 

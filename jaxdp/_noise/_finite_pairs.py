@@ -38,23 +38,36 @@ def check_distribution(name: str, value: Any, ndim: int) -> None:
         )
 
 
-def _sums(p: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The sums of rows, and whether these are distributions up to rounding."""
-    total = jnp.sum(p, axis=-1, keepdims=True)
-    good = jnp.all(p >= 0.0, axis=-1, keepdims=True) & (jnp.abs(total - 1.0) <= _SUM_TOLERANCE)
-    return jnp.where(good, total, 1.0), good
+def _excess(p: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The sums of rows less 1, and whether these are distributions up to rounding.
+
+    What the additions round is added up too (Knuth 1974, 4.2.2): of a row like (1e-20, 1) all that
+    matters is below the last digit of its sum.
+    """
+    values = jnp.concatenate([jnp.full_like(p[..., :1], -1.0), p], axis=-1)
+    lost = jnp.zeros_like(p[..., 0])
+    while values.shape[-1] > 1:
+        if values.shape[-1] % 2:
+            values = jnp.concatenate([values, jnp.zeros_like(values[..., :1])], axis=-1)
+        a, b = values[..., 0::2], values[..., 1::2]
+        values = a + b
+        moved = values - a
+        lost = lost + jnp.sum((a - (values - moved)) + (b - moved), axis=-1)
+    excess = values + lost[..., None]
+    good = jnp.all(p >= 0.0, axis=-1, keepdims=True) & (jnp.abs(excess) <= _SUM_TOLERANCE)
+    return jnp.where(good, excess, 0.0), good
 
 
 def normalised(p: jax.Array) -> jax.Array:
     """Rows divided by their sums; nan unless they are distributions up to rounding."""
-    total, good = _sums(p)
-    return jnp.where(good, p / total, jnp.nan)
+    excess, good = _excess(p)
+    return jnp.where(good, p / (1.0 + excess), jnp.nan)
 
 
 def normalised_logs(p: jax.Array) -> jax.Array:
     """The logarithms of `normalised`, those of subnormal probabilities included."""
-    total, good = _sums(p)
-    return jnp.where(good, subnormal.log_positive(p) - jnp.log(total), jnp.nan)
+    excess, good = _excess(p)
+    return jnp.where(good, subnormal.log_positive(p) - log1p(excess), jnp.nan)
 
 
 class FiniteFamily(Base):
@@ -107,6 +120,11 @@ class FiniteFamily(Base):
         with_mass, without = (log_p, log_q) if direction == "remove" else (log_q, log_p)
         return _special.logsumexp(jnp.where(without > -jnp.inf, -jnp.inf, with_mass))
 
+    def _failure(self, direction: Direction) -> jax.Array:
+        """The same, above what a sum over all outcomes rounds."""
+        rounding = 1.0 + _divergences.SLACK * self._outcomes()
+        return jnp.minimum(super()._failure(direction) * rounding, 1.0)
+
     def _symmetric(self) -> bool:
         return False
 
@@ -158,13 +176,21 @@ def _pair_rate(loss, weight, log_p, log_q, s):
     k(s) = k_0(s) + log p0/(s - 1) - log q0/s. What is lost lies where P or Q has mass and the
     weight is none.
     """
-    mass_q, mass_p = _special.logsumexp(weight), _special.logsumexp(weight + loss)
-    empty = mass_q == -jnp.inf
+    empty = jnp.all(weight == -jnp.inf)
+    mass_q, mass_p = (_kept(log, weight > -jnp.inf) for log in (log_q, log_p))
     lost_p = jnp.any((log_p > -jnp.inf) & (weight == -jnp.inf)) & ~empty
     lost_q = jnp.any((log_q > -jnp.inf) & (weight == -jnp.inf)) & ~empty
     mass_q, mass_p = jnp.where(lost_q, mass_q, 0.0), jnp.where(lost_p, mass_p, 0.0)
     conditional = _rates.discrete_rate(loss - (mass_p - mass_q), weight - mass_q, s)
     return conditional + _over(mass_p, s - 1.0, lost_p) - _over(mass_q, s, lost_q)
+
+
+def _kept(log, there):
+    """log of the mass that is there: 1 less the rest, whose digits all count where it is small."""
+    rest = _special.logsumexp(jnp.where(there, -jnp.inf, log))
+    few = rest < -_special.LOG_2
+    most = log1p(-jnp.exp(jnp.where(few, rest, -1.0)))
+    return jnp.where(few, most, _special.logsumexp(jnp.where(there, log, -jnp.inf)))
 
 
 def _over(log_mass, scale, lost):

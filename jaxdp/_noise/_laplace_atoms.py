@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxdp import _divergences, _rates, _special
 from jaxdp._noise._sums import panel
 from jaxdp._rounding import exact_product
-from jaxdp._special import log1p
+from jaxdp._special import expm1, log1p
 
 _NODES = 1024
 
@@ -27,8 +27,8 @@ def discrete_laplace_log_hockey_stick(
     at = jnp.where(inside, distance, a)  # a T
     j = jnp.maximum(jax.lax.stop_gradient(jnp.ceil(0.5 * at / a)) - 1.0, 0.0)
     rest = jnp.maximum(at - a * (j + 1.0), 0.0)
-    inner = jnp.exp(-a) * jnp.expm1(-a * j) * jnp.expm1(-rest)
-    value = jnp.log(-jnp.expm1(-at) + inner) - log1p(jnp.exp(-a))
+    inner = jnp.exp(-a) * expm1(-a * j) * expm1(-rest)
+    value = jnp.log(-expm1(-at) + inner) - log1p(jnp.exp(-a))
     value = jnp.minimum(value + slack * (16.0 + 4.0 * jnp.abs(value)), 0.0)
     return _divergences._reflect(epsilon, jnp.where(inside, value, -jnp.inf), slack)
 
