@@ -40,19 +40,28 @@ def _add(a, b):
 
 
 def _range_sum(log_values, left, right):
-    """log sum_{left <= i < right} e^log_values[:, i], for vectors of ends."""
+    """log sum_{left <= i < right} e^log_values[:, i], for vectors of ends; 2^k values a row.
+
+    The sums of blocks are a heap: those of 1 value from 2^k on, of 2 from 2^(k - 1), all at 1.
+    """
     top = jax.lax.stop_gradient(log_values)
     finite = jnp.isfinite(top)
     size = log_values.shape[1]
     # m = 1, but with the gradient of e^(log_values - top)
-    mass = jnp.where(finite, 1.0 + jnp.where(finite, log_values - top, 0.0), 0.0)
+    level = top, jnp.where(finite, 1.0 + jnp.where(finite, log_values - top, 0.0), 0.0)
+    levels = [level]
+    while level[0].shape[1] > 1:
+        pairs = [x.reshape(2, -1, 2) for x in level]
+        level = _add(*([x[..., i] for x in pairs] for i in (0, 1)))
+        levels.append(level)
+    first = jnp.full((2, 1), -jnp.inf), jnp.zeros((2, 1))
+    heap = [jnp.concatenate(x, axis=1) for x in zip(first, *levels[::-1], strict=True)]
 
-    def level(_, state):
-        tree, total, left, right = state
+    def climb(_, state):
+        total, left, right = state
 
         def block(index, there):
-            index = jnp.clip(index, 0, size - 1)
-            t, m = tree[0][:, index], tree[1][:, index]
+            t, m = (x[:, index] for x in heap)
             return jnp.where(there, t, -jnp.inf), jnp.where(there, m, 0.0)
 
         odd = (left % 2 == 1) & (left < right)
@@ -61,13 +70,10 @@ def _range_sum(log_values, left, right):
         odd = (right % 2 == 1) & (left < right)
         total = _add(total, block(right - 1, odd))
         right = right - odd
-        halved = _add(*((tree[0][:, i::2], tree[1][:, i::2]) for i in (0, 1)))
-        padded = (jnp.concatenate([x, x], axis=1) for x in halved)
-        return tuple(padded), total, left // 2, right // 2
+        return total, left // 2, right // 2
 
     zero = jnp.zeros((2, *left.shape))
     total = (jnp.full_like(zero, -jnp.inf), zero)
-    _, (top, mass), _, _ = jax.lax.fori_loop(
-        0, size.bit_length(), level, ((top, mass), total, left, right)
-    )
+    ends = left + size, right + size
+    (top, mass), _, _ = jax.lax.fori_loop(0, size.bit_length(), climb, (total, *ends))
     return jnp.where(mass > 0.0, top, 0.0) + _divergences.log_positive(mass)
