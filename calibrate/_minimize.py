@@ -155,6 +155,7 @@ def minimize(
         values,
         rounding=("nearest",) * (count + 1) + ("up", "up", "nearest"),
         differentiable=False,
+        quick="always",
         objective=valued,
         build=made,
         optimizer=optimizer,

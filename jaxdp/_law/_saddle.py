@@ -108,8 +108,13 @@ def coarse_atoms(terms: Terms) -> Atoms:
     for term in terms:
         if isinstance(term, Family):
             many = term.number > _FEW
-            each = jax.checkpoint(lambda x, term=term, many=many: one(term.term(x), many))
-            rows.append(lax.map(each, term.parameters, batch_size=AT_A_TIME))
+
+            def each(x: Any, term: Family = term, many: bool = many) -> Atoms:
+                return one(term.term(x), many)
+
+            # (Frozen here: what is frozen later is differentiated, and compiled so, first.)
+            frozen = lax.stop_gradient(term.parameters)
+            rows.append(lax.map(each, frozen, batch_size=AT_A_TIME))
         else:
             rows.append(jax.tree.map(lambda x: x[None], one(term)))
     return jax.tree.map(lambda *x: jnp.concatenate(x), *_padded(rows))
