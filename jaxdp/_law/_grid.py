@@ -21,7 +21,7 @@ from jaxdp._law._terms import Term
 
 _NODES_PER_DENSITY = 64
 _REACH = 2**28
-_STEPS_SHARE, _COARSEST = 16.0, 16  # of the density for many steps
+_STEPS_SHARE, _COARSEST = 8.0, 16  # of the density for many steps
 
 
 @functools.cache
