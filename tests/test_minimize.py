@@ -130,6 +130,7 @@ def test_a_lambda_in_a_loop_is_compiled_once():
     assert _x64._compiled.cache_info().misses == misses + 1
 
 
+@pytest.mark.slow
 def test_many_targets_of_a_numerical_curve():
     """Breaks when a batch of them is not what each is alone: certified, and near the optimum."""
 
