@@ -61,6 +61,47 @@ SECOND_LAW = """
     step = [jaxdp.Gaussian(1.0), jaxdp.Laplace(2.0)][k]
     float(jaxdp.epsilon(jaxdp.Repeated(jaxdp.PoissonSampled(step, 0.01), 1000), 1e-5))"""
 
+LISTS = """
+import numpy as np, jaxdp
+rng = np.random.default_rng(0)
+scales = np.exp(rng.uniform(0.0, 1.0, 500)) * 500**0.5
+rates = np.exp(rng.uniform(np.log(0.005), np.log(0.02), 500))
+KINDS = {
+    "Gaussian": lambda s, q: jaxdp.Gaussian(s),
+    "Laplace": lambda s, q: jaxdp.Laplace(s),
+    "DiscreteGaussian": lambda s, q: jaxdp.DiscreteGaussian(s),
+    "Skellam": lambda s, q: jaxdp.Skellam(s * s),
+    "sampled Gaussian": lambda s, q: jaxdp.PoissonSampled(jaxdp.Gaussian(0.05 * s), q),
+    "sampled Laplace": lambda s, q: jaxdp.PoissonSampled(jaxdp.Laplace(0.05 * s), q),
+}
+def composed(*kinds):
+    each = enumerate(zip(scales, rates))
+    return jaxdp.Composed([KINDS[kinds[i * len(kinds) // 500]](s, q) for i, (s, q) in each])
+"""
+_LISTED = [
+    *((k,) for k in ("Gaussian", "Laplace", "DiscreteGaussian", "Skellam")),
+    ("sampled Gaussian",),
+    ("sampled Laplace",),
+    ("Gaussian", "Laplace"),
+    ("Laplace", "DiscreteGaussian"),
+]
+
+LEAST = """
+import jax.numpy as jnp, numpy as np
+import calibrate, jaxdp
+price = np.exp(np.random.default_rng(1).uniform(0.0, np.log(100.0), 500))
+def least(kind, k):
+    best = calibrate.minimize(
+        lambda s: jnp.sum(price * s**2), lambda s: jaxdp.Schedule(kind(s)),
+        epsilon=1.0 + 0.5 * k, delta=1e-5, init=jnp.ones(500), vectors=True)
+    assert int(best.status) == 0
+"""
+_LEAST_KINDS = {
+    "discrete Gaussians": "jaxdp.DiscreteGaussian",
+    "Laplace": "jaxdp.Laplace",
+    "sampled Gaussians": "lambda s: jaxdp.PoissonSampled(jaxdp.Gaussian(s), 0.01)",
+}
+
 TASKS = {
     "import jax": ("import jax", "    pass"),
     "import jaxdp": ("import jaxdp", "    pass"),
@@ -93,6 +134,17 @@ TASKS = {
         "import sys; from jaxdp.cli._app import app",
         "    app(['--no-cache', 'audit', 'examples/published_runs.csv'], standalone_mode=False)",
     ),
+    **{
+        f"a list of 500: {' and '.join(kinds)}": (
+            LISTS,
+            f"    float(jaxdp.epsilon(composed(*{kinds!r}), 1e-5 * (1 + k)))",
+        )
+        for kinds in _LISTED
+    },
+    **{
+        f"least loss of 500 {name}": (LEAST, f"    least({kind}, k)")
+        for name, kind in _LEAST_KINDS.items()
+    },
 }
 
 

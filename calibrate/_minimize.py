@@ -144,8 +144,8 @@ def minimize(
     count = len(leaves)
     shapes = [np.shape(leaf)[-1:] if vectors else () for leaf in leaves]
     like = jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(x, np.float32) for x in shapes])
-    made, makes = recipe_of(build, tuple(args), like)
-    valued, values = recipe_of(objective, tuple(args), like, jax.Array)
+    made, makes = recipe_of(build, tuple(args), like, arrays=True)
+    valued, values = recipe_of(objective, tuple(args), like, jax.Array, arrays=True)
     *value, loss, target, achieved, status = _x64.evaluate(
         _minimize,
         Vectors(tuple(leaves)) if vectors else tuple(leaves),
@@ -155,6 +155,7 @@ def minimize(
         values,
         rounding=("nearest",) * (count + 1) + ("up", "up", "nearest"),
         differentiable=False,
+        quick="always",
         objective=valued,
         build=made,
         optimizer=optimizer,

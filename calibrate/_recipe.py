@@ -2,14 +2,15 @@
 
 A program is kept for the function that it calibrates, and a lambda that is written in a loop is a
 new function every time. So the function is traced once, by itself. Its steps and the structure of
-its mechanism become the key of the program; the numbers that it holds, such as the constants of a
-closure, become arguments.
+its mechanism become the key of the program; the numbers that it holds, the constants of a closure
+and those written in its arithmetic, become arguments.
 """
 
 import dataclasses
+import functools
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +37,8 @@ class Recipe:
     held: tuple[Any, ...] = dataclasses.field(compare=False)
     leaves: tuple[Any, ...] = dataclasses.field(compare=False)
 
-    def __call__(self, value: Any, args: Any, numbers: tuple[jax.Array, ...]) -> Any:
-        given = iter(numbers)
+    def __call__(self, value: Any, args: Any, numbers: tuple[Any, ...]) -> Any:
+        given = iter(jax.tree.leaves(numbers))
         held = [next(given) if x is _NUMBER else x for x in self.held]
         inputs = [*jax.tree.leaves(value), *jax.tree.leaves(args)]
         steps = core.ClosedJaxpr(self.steps, _typed(held, self.steps.constvars))
@@ -55,31 +56,50 @@ def _typed(values: list[Any], variables: list[core.Var]) -> list[jax.Array]:
 _known: weakref.WeakKeyDictionary[Any, dict[Hashable, Any]] = weakref.WeakKeyDictionary()
 
 
+_MOST_LITERALS = 32
 _SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 
 
+@functools.cache
+def _whole(rank: int) -> Any:
+    """The class that holds an array of so many axes, which belong to one evaluation."""
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass(frozen=True)
+    class Whole:
+        value: Any
+        _core_ndims: ClassVar = {"value": rank}
+
+    return Whole
+
+
 def recipe_of(
-    build: Callable[..., Any], args: tuple[Any, ...], like: Any = _SCALAR, kind: type = Mechanism
+    build: Callable[..., Any],
+    args: tuple[Any, ...],
+    like: Any = _SCALAR,
+    kind: type = Mechanism,
+    arrays: bool = False,
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The same as build(value, *args), as a function and arguments that share their program.
 
     `like` has the structure and the shapes of the value, a number by default. Functions that build
-    nothing of this kind, or hold traced arrays, are left as they are. (As jax.jit does, a function
-    is read once: what it takes from outside is not looked up again.)
+    nothing of this kind, or hold traced arrays, are left as they are. With `arrays`, those of
+    several reals that it holds are arguments too, else part of the program. (As jax.jit
+    does, a function is read once: what it takes from outside is not looked up again.)
     """
     shapes = tuple(
         np.shape(x)[np.ndim(x) - rank :]
         for x, rank in zip(jax.tree.leaves(args), _x64.core_ranks(args), strict=True)
     )
     values = tuple(x.shape for x in jax.tree.leaves(like))
-    form = jax.tree.structure(args), shapes, jax.tree.structure(like), values, kind
+    form = jax.tree.structure(args), shapes, jax.tree.structure(like), values, kind, arrays
     try:
         known = _known.setdefault(build, {})
     except TypeError:  # no weak references to it: a bound method, say
         known = {}
     if form not in known:
         recipe, numbers = _read(build, *form)
-        if any(isinstance(x, jax.core.Tracer) for x in numbers):
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(numbers)):
             return recipe, (args, numbers)
         known[form] = recipe, numbers
     recipe, numbers = known[form]
@@ -93,6 +113,7 @@ def _read(
     like: Any,
     values: tuple[tuple[int, ...], ...],
     kind: type,
+    arrays: bool,
 ) -> tuple[Any, tuple[Any, ...]]:
     """The recipe of a function and its numbers; None where there is none."""
     built: list[Any] = []
@@ -110,21 +131,64 @@ def _read(
     if not isinstance(m, kind):
         return None, ()
     leaves, structure = jax.tree.flatten(m)
-    held, some = _marked(closed.consts)
+    jaxpr, literals = _without_literals(closed.jaxpr)
+    held, some = _marked([*closed.consts, *literals], arrays)
     if any(isinstance(x, jax.core.Tracer) for x in held):
         return None, ()
-    fixed, others = _marked([_STEP if isinstance(x, jax.core.Tracer) else x for x in leaves])
-    key = _steps_key(closed.jaxpr), structure, _key(held), _key(fixed)
-    return Recipe(key, closed.jaxpr, structure, held, fixed), (*some, *others)
+    known = [_STEP if isinstance(x, jax.core.Tracer) else x for x in leaves]
+    fixed, others = _marked(known, arrays)
+    key = _steps_key(jaxpr), structure, _key(held), _key(fixed)
+    return Recipe(key, jaxpr, structure, held, fixed), (*some, *others)
 
 
-def _marked(values: list[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _without_literals(jaxpr: core.Jaxpr) -> tuple[core.Jaxpr, list[Any]]:
+    """The same steps with real numbers written in their arithmetic as constants, and these.
+
+    Such a number is an operand like any other: what a step does is in its parameters. (Steps that
+    hold programs keep theirs, and so does what is handed on as it is.)
+    """
+    variables: list[core.Var] = []
+    found: list[Any] = []
+
+    def named(x: Any) -> Any:
+        if not isinstance(x, core.Literal) or np.shape(x.val) or x.aval.dtype.kind != "f":
+            return x
+        variables.append(core.Var(x.aval))
+        found.append(float(x.val))
+        return variables[-1]
+
+    def plain(eqn: core.JaxprEqn) -> bool:
+        return not any(
+            isinstance(x, (core.Jaxpr, core.ClosedJaxpr)) or callable(x)
+            for x in jax.tree.leaves(eqn.params, is_leaf=callable)
+        )
+
+    eqns = [
+        eqn.replace(invars=[named(x) for x in eqn.invars]) if plain(eqn) else eqn
+        for eqn in jaxpr.eqns
+    ]
+    if len(found) > _MOST_LITERALS:  # a program of many arguments takes longer to compile
+        return jaxpr, []
+    return jaxpr.replace(constvars=[*jaxpr.constvars, *variables], eqns=eqns), found
+
+
+def _marked(values: list[Any], arrays: bool = False) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Mechanism leaves or constants with marks for what may vary, and the numbers among these."""
     marks, numbers = [], []
     for x in values:
-        marks.append(_NUMBER if _is_number(x) else x)
-        numbers += [x] if marks[-1] is _NUMBER else []
+        if _is_number(x):
+            marks.append(_NUMBER)
+            numbers.append(x)
+        elif arrays and _is_real_array(x):
+            marks.append(_NUMBER)
+            numbers.append(_whole(np.ndim(x))(x))
+        else:
+            marks.append(x)
     return tuple(marks), tuple(numbers)
+
+
+def _is_real_array(x: Any) -> bool:
+    return isinstance(x, (np.ndarray, jax.Array)) and x.ndim > 0 and x.dtype.kind == "f"
 
 
 def _is_number(x: Any) -> bool:

@@ -1,7 +1,6 @@
 """Inverse noise design: the noise of every step of a run, at least loss for a given privacy."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,21 +10,11 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from calibrate._descend import descend
-from calibrate._solve import Status, check_target, excess_over_target, solve_row
-from jaxdp import _answers, _checks, _orders, _roots, _x64
+from calibrate._minimize import minimize
+from calibrate._solve import check_target
+from jaxdp import _checks
 from jaxdp._mechanisms import Gaussian, PoissonSampled, Schedule
-from jaxdp._methods import Method, Numerical, check_method
-from jaxdp.training import _moments
-
-# Integer orders: their moments are short sums. Between them moments are interpolated.
-_ORDERS = tuple(
-    float(a) for a in (*range(2, 13), 14, 16, 18, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 256)
-)
-_BETWEEN = 4
-_STEPS_AT_A_TIME = 64
-_MARGIN = 1e-11  # of epsilon, for a re-evaluation
-_LEAST_SCALE = 0.25  # of the noise that moments ask for: the engine needs some 0.9
+from jaxdp._methods import Method, check_method
 
 
 @jax.tree_util.register_dataclass
@@ -34,8 +23,8 @@ class LearnedSchedule:
     """Noise of every step, its loss, and the guarantee that it was certified to give.
 
     Attributes:
-      sigma: noise multipliers, shape (steps,), rounded up.
-      sampling_probability: shape (steps,), rounded down.
+      sigma: noise multipliers, shape (steps,).
+      sampling_probability: shape (steps,), given ones rounded down.
       objective: the loss there.
       epsilon: the target epsilon; the run is (epsilon, delta)-DP.
       delta: certified upper bound on the run's delta at epsilon, <= the target.
@@ -66,17 +55,15 @@ def schedule(
     """Choose sigma (and the sampling probability) of every step of a run of Gaussian steps.
 
     Minimises objective(sigma, sampling_probability, *args) subject to the whole run, a
-    `jaxdp.Schedule` of Poisson-subsampled Gaussians, being (epsilon, delta)-DP in both directions.
-    The constraint is eliminated, not penalised: whatever the shape of a schedule, its common
-    scale is the least that is private (a root, differentiated implicitly in reverse mode), so that
-    an optax optimiser works without constraints on as many parameters as there are steps, and every
-    iterate is private. The last is certified.
+    `jaxdp.Schedule` of Poisson-subsampled Gaussians, being (epsilon, delta)-DP in both directions:
+    `calibrate.minimize` of as many parameters as there are steps. What is returned was itself
+    certified. Losses that differ in numbers and arrays only share one compiled program.
 
     A driver for design time, on known numbers: not for use under jit, vmap or grad.
 
     Args:
       objective: (sigma, sampling_probability, *args) -> scalar loss, differentiable, in float64;
-        both arrays have shape (steps,). Pass the same function again to reuse its program.
+        both arrays have shape (steps,).
       epsilon: target, > 0.
       delta: target, in (0, 1).
       sigma: noise multipliers to start from, > 0, of shape (steps,); only their ratios matter.
@@ -84,13 +71,10 @@ def schedule(
       learn_sampling: learn the sampling probabilities too, from those given, which must be < 1;
         the loss must make small ones expensive.
       args: PyTrees of arrays passed to the objective.
-      optimizer: any optax.GradientTransformation over the log parameters; optax.lbfgs() by
-        default.
-      method: how sampled runs are bounded: None searches by Rényi moments at integer orders
-        (interpolated between; cheap) and then takes what the numerical engine leaves of the
-        noise; any other method that answers for a `jaxdp.Schedule` is used throughout (numerical:
-        the least noise, seconds for every iteration). Runs without sampling are exact.
-      max_steps: most optimiser steps; the search stops by itself when the loss stops falling.
+      optimizer: as for `calibrate.minimize`: its own search by default.
+      method: how sampled runs are bounded, as for `calibrate.minimize`: the numerical engine by
+        default, jaxdp.Renyi(...) for a search by moments. Runs without sampling are exact.
+      max_steps: most steps of a round of the search, which stops by itself.
 
     Returns:
       A LearnedSchedule; status 1 and nan where no scale is private.
@@ -123,122 +107,42 @@ def schedule(
     if learn_sampling and np.any(rate >= 1.0):
         raise ValueError("sampling_probability must be < 1 to be learned")
     sampled = bool(np.any(rate < 1.0))
-    single = not jax.config.jax_enable_x64
-    with jax.enable_x64(True):
-        program = _program(objective, optimizer, method, sampled, learn_sampling, single)
-        each = np.broadcast_to(rate, sigma.shape)
-        inputs = jax.tree.map(np.asarray, args)
-        found = program(sigma, each, float(epsilon), float(delta), max_steps, inputs)
-        *host, status = (np.asarray(x) for x in found)
-    learned, rate, loss, target, achieved = (jnp.asarray(x) for x in host)
-    return LearnedSchedule(learned, rate, loss, target, achieved, jnp.asarray(status, jnp.int32))
+    if not jax.config.jax_enable_x64:  # fewer records: more private
+        rate = np.asarray(_rounded_down(rate), np.float64)
+    each = np.broadcast_to(rate, sigma.shape)
+    start = {"sigma": sigma, "rate": each} if learn_sampling else {"sigma": sigma}
 
+    def rates(parameters: dict[str, Any]) -> Any:
+        return jnp.minimum(parameters["rate"], 1.0) if learn_sampling else each
 
-@functools.lru_cache(maxsize=16)
-def _program(*options: Any) -> Callable[..., Any]:
-    return jax.jit(functools.partial(_learn, options))
+    def run(parameters: dict[str, Any]) -> Schedule:
+        step = Gaussian(parameters["sigma"])
+        return Schedule(PoissonSampled(step, rates(parameters)) if sampled else step)
 
-
-def _learn(options, sigma, rate, epsilon, delta, max_steps, args):
-    objective, optimizer, method, sampled, learn_sampling, single = options
-    steps = sigma.shape[0]
-    fixed = jnp.asarray(rate, jnp.float64)
-
-    def shape_of(theta):
-        """Relative sigma and the sampling probabilities of unconstrained parameters."""
-        log_sigma = theta[:steps] - jnp.mean(theta[:steps])  # the scale is not a parameter
-        return log_sigma, jax.nn.sigmoid(theta[steps:]) if learn_sampling else fixed
-
-    def excess(log_scale, log_sigma, q):
-        """<= 0 exactly where the run at this scale is certified."""
-        sigma = jnp.exp(log_scale + log_sigma)
-        if sampled and method is None:
-            return _least_epsilon(_moments_of(sigma, q), delta) - epsilon * (1.0 - _MARGIN)
-        return excess_over_target(_run(sigma, q, sampled), epsilon, delta, "both", method)
-
-    def scale_of(log_sigma, q, start):
-        return _roots.safe_root(lambda y: excess(y, log_sigma, q), start, 0.0, 1e-10)
-
-    def parameters(theta, start):
-        log_sigma, q = shape_of(theta)
-        return jnp.exp(scale_of(log_sigma, q, start) + log_sigma), q
-
-    theta = jnp.log(sigma)
-    if learn_sampling:
-        theta = jnp.concatenate([theta, jnp.log(fixed) - jnp.log1p(-fixed)])
-    # from here on the scale is near this one
-    start = jax.lax.stop_gradient(scale_of(*shape_of(theta), jnp.mean(jnp.log(sigma))))
-    reachable = jnp.isfinite(start)
-    start = jnp.where(reachable, start, 0.0)
-
-    def loss(theta):
-        return objective(*parameters(theta, start), *args)
-
-    theta = descend(loss, theta, optimizer, max_steps, reachable)
-    sigma, q = parameters(theta, start)
-    if sampled and method is None:
-        achieved = _least_delta(_moments_of(sigma, q), epsilon)
-    else:
-        achieved = _answers.delta(_run(sigma, q, sampled), epsilon, "both", method)
-    if sampled and method is None:
-        # The moments shaped the schedule; how much of it is needed, the engine knows better.
-        found = solve_row(
-            epsilon, delta, (sigma, q), _LEAST_SCALE, 1.0, _scaled, "both", True, Numerical()
-        )
-        tighter = reachable & (found[5] == Status.SOLVED)
-        sigma *= jnp.where(tighter, found[0], 1.0)
-        achieved = jnp.where(tighter, found[4], achieved)
-    if single:  # more noise and fewer records: more private still
-        sigma = _x64.rounded(sigma, "up", jnp.float32).astype(jnp.float64)
-        q = _x64.rounded(q, "down", jnp.float32).astype(jnp.float64)
-    value = objective(sigma, q, *args)
-    ok = reachable & jnp.all(jnp.isfinite(sigma)) & (achieved <= delta) & jnp.isfinite(value)
-    status = jnp.where(ok, Status.SOLVED, Status.INFEASIBLE)
-    sigma, q, value, achieved = (jnp.where(ok, x, jnp.nan) for x in (sigma, q, value, achieved))
-    if single:
-        sides = ("up", "down", "nearest", "up", "up")
-        outputs = (sigma, q, value, epsilon, achieved)
-        cast = [
-            _x64.rounded(jnp.asarray(x, jnp.float64), side, jnp.float32)
-            for x, side in zip(outputs, sides, strict=True)
-        ]
-        return *cast, status
-    return sigma, q, value, epsilon, achieved, status
-
-
-def _scaled(scale, sigma, q):
-    return _run(scale * sigma, q, True)
-
-
-def _run(sigma, q, sampled):
-    return Schedule(PoissonSampled(Gaussian(sigma), q) if sampled else Gaussian(sigma))
-
-
-def _moments_of(sigma, q):
-    """log E[X^alpha] of the run at every order, recomputed in reverse mode to bound memory."""
-    each = jax.lax.map(
-        jax.checkpoint(lambda x: _moments.moments(x[0], x[1], _ORDERS)),
-        (sigma, q),
-        batch_size=_STEPS_AT_A_TIME,
+    found = minimize(
+        lambda parameters: objective(parameters["sigma"], rates(parameters), *args),
+        run,
+        epsilon=float(epsilon),
+        delta=float(delta),
+        init=start,
+        optimizer=optimizer,
+        method=method,
+        vectors=True,
+        max_steps=max_steps,
     )
-    return jnp.sum(each, axis=0) * (1.0 + sigma.shape[0] * 2.0**-52)
+    learned = found.value["sigma"]
+    known = jnp.where(jnp.isnan(learned), jnp.nan, jnp.asarray(each, learned.dtype))
+    return LearnedSchedule(
+        learned,
+        rates(found.value) if learn_sampling else known,
+        found.objective,
+        found.epsilon,
+        found.delta,
+        found.status,
+    )
 
 
-def _interpolated(moments):
-    """Orders, and upper bounds on the moments there: convex in the order, 0 at order 1."""
-    alpha = np.asarray((1.0, *_ORDERS))
-    share = np.arange(1, _BETWEEN + 1)[:, None] / _BETWEEN
-    left = jnp.concatenate([jnp.zeros(1), moments[:-1]])
-    orders = jnp.asarray(alpha[:-1] + share * (alpha[1:] - alpha[:-1]))
-    return orders, left + jnp.asarray(share) * (moments - left)
-
-
-def _least_epsilon(moments, delta):
-    orders, values = _interpolated(moments)
-    return jnp.min(_orders.epsilon_at_order(values, orders, jnp.log(delta)))
-
-
-def _least_delta(moments, epsilon):
-    orders, values = _interpolated(moments * (1.0 + 1e-14))
-    log_delta = jnp.min(_orders.log_delta_at_order(values, orders, epsilon))
-    return jnp.exp(jnp.minimum(log_delta + 1e-13 * (1.0 + jnp.abs(log_delta)), 0.0))
+def _rounded_down(x: np.ndarray) -> np.ndarray:
+    """In float32, at most what it was."""
+    near = x.astype(np.float32)
+    return np.where(near > x, np.nextafter(near, np.float32(0.0)), near)

@@ -85,7 +85,7 @@ class _Job:
     dtype: Any
     chunk: int | None
     differentiable: bool
-    quick: bool = False
+    quick: _devices.Quick = False
 
 
 def _split_shape(leaf: Any, core_ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -319,7 +319,7 @@ def evaluate(
     rounding: Rounding | tuple[Rounding, ...] = "nearest",
     chunk: int | None = None,
     differentiable: bool = True,
-    quick: bool = False,
+    quick: _devices.Quick = False,
     **options: Hashable,
 ) -> Any:
     """Evaluate a float64 scalar function elementwise over broadcast argument PyTrees.
@@ -334,7 +334,8 @@ def evaluate(
       chunk: evaluate at most this many batch elements at a time (bounds memory).
       differentiable: if False, taking a derivative raises TypeError instead of being wrong.
       quick: on a CPU the first concrete evaluations are compiled quickly and run slowly (see
-        `_devices`): for functions that compile for seconds and run for milliseconds.
+        `_devices`): for functions that compile for seconds and run for milliseconds. "always":
+        all are, less quickly, for those that compile for a minute and run for seconds.
       **options: static keyword arguments of the function.
 
     Returns:

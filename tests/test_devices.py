@@ -138,6 +138,9 @@ def test_only_the_first_rows_of_a_shape_are_compiled_quickly(quickly):
     _x64.evaluate(_waved, np.linspace(0.0, 1.0, rows + 1), quick=True)
     _x64.evaluate(_waved, np.linspace(0.0, 1.0, 7))
     assert quickly == []
+    for _ in range(2):  # however many rows, however often
+        _x64.evaluate(_waved, np.linspace(0.0, 1.0, rows + 1), quick="always")
+    assert len(quickly) == 2
 
 
 def test_no_option_enters_a_program_of_the_user(quickly):

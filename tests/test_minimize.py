@@ -128,3 +128,30 @@ def test_a_lambda_in_a_loop_is_compiled_once():
         found.append((ratio, whole**0.25))
     np.testing.assert_allclose(*zip(*found, strict=True), rtol=1e-4)
     assert _x64._compiled.cache_info().misses == misses + 1
+
+
+@pytest.mark.slow
+def test_many_targets_of_a_numerical_curve():
+    """Breaks when a batch of them is not what each is alone: certified, and near the optimum."""
+
+    def run(s):
+        return jaxdp.Schedule(jaxdp.Laplace(s))
+
+    def least(epsilon):
+        best = calibrate.minimize(
+            lambda s: jnp.sum(jnp.array([1.0, 4.0, 9.0, 16.0]) * s**2),
+            run,
+            epsilon=epsilon,
+            delta=DELTA,
+            init=jnp.ones(4),
+            vectors=True,
+        )
+        return best.value, best.objective, best.delta
+
+    targets = jnp.array([0.5, 1.0])
+    values, losses, deltas = jax.vmap(least)(targets)
+    for target, value, loss, delta in zip(targets, values, losses, deltas, strict=True):
+        assert float(jaxdp.epsilon(run(value), DELTA)) <= float(target)
+        assert float(delta) <= DELTA
+        _, alone, _ = least(target)
+        assert float(loss) == pytest.approx(float(alone), rel=1e-4)

@@ -33,6 +33,10 @@ BUILDS = {
         (jnp.array(2.0), jnp.array(3.0)),
     ),
     "a nested one": (lambda k: dp_sgd(k, 100), (0.01, 0.02)),
+    "written in arithmetic": (lambda k: lambda s: jaxdp.Gaussian(s * k + 1.0), (2.0, 3.0)),
+    "an exponent": (lambda k: lambda s: jaxdp.Gaussian(s**k), (1.5, 2.5)),
+    "next to zero": (lambda k: lambda s: jaxdp.Gaussian(s + k), (0.0, -0.0, 1e-300)),
+    "a threshold": (lambda k: lambda s: jaxdp.Gaussian(jnp.maximum(s, k)), (1.0, 2.0)),
 }
 
 
@@ -41,7 +45,7 @@ def test_numbers_are_arguments(kind):
     """Breaks when a number of a closure is part of the program, or of another's answer."""
     write, values = BUILDS[kind]
     recipes = [recipe_of(write(k), ()) for k in values]
-    (first, _), (second, _) = recipes
+    (first, _), (second, _), *_ = recipes
     assert first == second
     assert hash(first) == hash(second)
     for k in values:
@@ -53,8 +57,11 @@ def test_numbers_are_arguments(kind):
 
 OTHERS = {
     "steps": (lambda s: jaxdp.Gaussian(2.0 * s), lambda s: jaxdp.Gaussian(2.0 / s)),
-    "a literal": (lambda s: jaxdp.Gaussian(s + 0.0), lambda s: jaxdp.Gaussian(s + 1e-300)),
-    "a sign of zero": (lambda s: jaxdp.Gaussian(s + 0.0), lambda s: jaxdp.Gaussian(s + -0.0)),
+    "an integer exponent": (lambda s: jaxdp.Gaussian(s**2), lambda s: jaxdp.Gaussian(s**3)),
+    "what is no operand": (
+        lambda s: jaxdp.Gaussian(s + jnp.full(3, 2.0)[0]),
+        lambda s: jaxdp.Gaussian(s + jnp.full(4, 2.0)[0]),
+    ),
     "structure": (jaxdp.Gaussian, jaxdp.Laplace),
     "where the value goes": (
         lambda s: jaxdp.Gaussian(s, sensitivity=2.0),
@@ -68,6 +75,10 @@ OTHERS = {
         lambda s: jaxdp.Gaussian(jax.jit(lambda x: x + 1.0)(s)),
         lambda s: jaxdp.Gaussian(jax.jit(lambda x: x + 2.0)(s)),
     ),
+    "too many numbers": (
+        lambda s: jaxdp.Gaussian(sum(s * k for k in np.arange(1.5, 40.5))),
+        lambda s: jaxdp.Gaussian(sum(s * k for k in np.arange(2.5, 41.5))),
+    ),
     "order": (lambda s: jaxdp.Gaussian(s / 1.2), lambda s: jaxdp.Gaussian(1.2 / s)),
 }
 
@@ -79,6 +90,23 @@ def test_what_differs_otherwise_is_another_program(kind):
     assert recipe_of(first, ())[0] != recipe_of(second, ())[0]
     for build in (first, second):
         assert built(build, 1.5) == build(jnp.float64(1.5))
+
+
+def test_arrays_of_a_closure_are_arguments_where_asked_for():
+    """Breaks when an array is part of the key, has axes of a batch, or its shape does not count."""
+    like = jax.ShapeDtypeStruct((3,), np.float32)
+
+    def read(weights, shift):
+        loss = lambda s: jnp.sum(weights * s**2) + shift  # noqa: E731
+        return recipe_of(loss, (), like, jax.Array, arrays=True)
+
+    weights = np.array([1.0, 2.0, 3.0])
+    (first, own), (second, others) = read(weights, 1.0), read(5.0 * weights, 2.0)
+    assert first == second
+    assert sorted(_x64.core_ranks(own)) == [0, 1]
+    assert float(first(jnp.ones(3), *others)) == 32.0
+    assert float(second(jnp.ones(3), *own)) == 7.0
+    assert read(np.ones((2, 3)), 1.0)[0] != first
 
 
 def test_a_lambda_in_a_loop_is_compiled_once():

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdp._law import _allowances
-from jaxdp._law._grid import Lattice, align
+from jaxdp._law._grid import Lattice, align, family_rungs
 from jaxdp._law._plan import FamilyPlan
 from jaxdp._law._saddle import AT_A_TIME
 from jaxdp._law._step import discretise, finite_ends
@@ -41,14 +42,14 @@ def log_through(term: Term, top: jax.Array) -> jax.Array:
     return log1p(-jnp.minimum(tau, 1.0 - 1e-16))
 
 
-def _one(term: Term, chosen: FamilyPlan, frame: Frame) -> Product:
+def _one(term: Term, chosen: FamilyPlan, frame: Frame, positions: np.ndarray) -> Product:
     centre = chosen.centre if frame.side > 0 else chosen.anchor
     low, high = finite_ends(term)
     # The spacing is given, so only one end of the support can lie on the lattice.
     low = jnp.where(jnp.isfinite(high), -jnp.inf, low)
     lattice = align(Lattice(centre, frame.spacing), (low, high), frame.side)
     one = discretise(
-        term, lattice, finite_ends(term), chosen.range, frame.theta, frame.size, frame.side
+        term, lattice, finite_ends(term), chosen.range, frame.theta, positions, frame.side
     )
     symbol = frame.symbol(one.weights, one.positions)
     total = symbol.real[0]
@@ -75,6 +76,7 @@ def family_product(family: Family, chosen: FamilyPlan, frame: Frame) -> Product:
     number = family.number
     chunks = -(-number // AT_A_TIME)
     padded = chunks * AT_A_TIME
+    positions = family_rungs(frame.size, number)
 
     def split(x: jax.Array) -> jax.Array:
         index = jnp.minimum(jnp.arange(padded), number - 1)
@@ -87,7 +89,7 @@ def family_product(family: Family, chosen: FamilyPlan, frame: Frame) -> Product:
         x, chosen, real = chunk
         term = family.term(x)
         count = jnp.where(real, jnp.asarray(term.count, jnp.float64), 0.0)
-        return _one(term._replace(count=count), chosen, frame)
+        return _one(term._replace(count=count), chosen, frame, positions)
 
     def add(total: Product, chunk: Any) -> tuple[Product, None]:
         part = jax.tree.map(lambda x: jnp.sum(x, axis=0), jax.vmap(one)(chunk))

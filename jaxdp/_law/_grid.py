@@ -21,6 +21,7 @@ from jaxdp._law._terms import Term
 
 _NODES_PER_DENSITY = 64
 _REACH = 2**28
+_STEPS_SHARE, _COARSEST = 8.0, 16  # of the density for many steps
 
 
 @functools.cache
@@ -41,6 +42,18 @@ def density(size: int) -> int:
 def rungs(size: int) -> np.ndarray:
     """That ladder."""
     return ladder(density(size), _REACH)
+
+
+def family_rungs(size: int, number: int) -> np.ndarray:
+    """The same for one of so many steps on the lattice of their composition.
+
+    A step is narrower than the window, and by the square root of the number: its bulk lies within
+    few places, where the ladder has them all. So it may grow faster, and spread the whole law by no
+    more than the lattice does, which has some size / 20 points per deviation of the composition.
+    """
+    finest = density(size)
+    chosen = max(_COARSEST, min(finest, int(size / (_STEPS_SHARE * number**0.5))))
+    return ladder(chosen, 2 * size)
 
 
 def even_rungs(size: int) -> np.ndarray:

@@ -37,7 +37,7 @@ import numpy as np
 from jax import lax
 
 from jaxdp._law import _allowances, _discretise
-from jaxdp._law._grid import Lattice, align
+from jaxdp._law._grid import Lattice, align, even_rungs, rungs
 from jaxdp._law._plan import StepPlan
 from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import (
@@ -74,7 +74,8 @@ def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int)
     centre = step.centre if side > 0 else _anchor(term, step, spacing)
     ends = ends_of(term, step, side)
     lattice = align(Lattice(centre, spacing), ends, side)
-    one = discretise(term, lattice, ends, step.range, theta, size, side, even)
+    positions = jnp.where(even, even_rungs(size), rungs(size))
+    one = discretise(term, lattice, ends, step.range, theta, positions, side)
     if side > 0:
         return one
     # The losses of one of many blocks lie about the anchor of the plan, which is wider: on the

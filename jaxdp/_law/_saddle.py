@@ -32,8 +32,9 @@ from jaxdp._law._grid import ladder, nudge
 from jaxdp._law._terms import Family, Term, Terms
 
 _PILOT_SPACING = 1e-10
-_PILOT_LADDER = ladder(24, 2**42)
-_END_LADDER = ladder(8, 2**36)[ladder(8, 2**36) > 0.0]
+# About 0, and from an end of the support inwards; the second pair for one of many steps.
+_PILOT_LADDERS = ladder(24, 2**42), ladder(8, 2**42)
+_END_LADDERS = tuple(x[x > 0.0] for x in (ladder(8, 2**36), ladder(4, 2**36)))
 AT_A_TIME = 8  # of a family's terms
 _FEW = 32  # rows of atoms
 _TILT_RANGE = (1e-3, 1e3)
@@ -69,18 +70,18 @@ class Moments(NamedTuple):
     variance: jax.Array
 
 
-def _pilot_edges(term: Term) -> jax.Array:
+def _pilot_edges(term: Term, many: bool) -> jax.Array:
     """A ladder about 0, and one from each finite end of the support inwards.
 
     An atom at an end has a cell of its own, and what lies next to it is seen at any tilt.
     """
     # (Sorted as a constant, when a law is known at compile time, they would take seconds.)
-    edges = lax.optimization_barrier(jnp.asarray(_PILOT_LADDER * _PILOT_SPACING))
+    edges = lax.optimization_barrier(jnp.asarray(_PILOT_LADDERS[many] * _PILOT_SPACING))
     if not term.bounded:
         return edges
     low, high = (jnp.asarray(end, jnp.float64) for end in term.support)
     near = 2.0 * nudge((low, high), jnp.zeros(()))
-    steps = jnp.asarray(_END_LADDER * _PILOT_SPACING)
+    steps = jnp.asarray(_END_LADDERS[many] * _PILOT_SPACING)
     has_low, has_high = jnp.isfinite(low), jnp.isfinite(high)
     least = jnp.where(has_low, low + near, -jnp.inf)
     most = jnp.maximum(jnp.where(has_high, high - near, jnp.inf), least)
@@ -93,8 +94,8 @@ def _pilot_edges(term: Term) -> jax.Array:
 def coarse_atoms(terms: Terms) -> Atoms:
     """The coarse laws of the terms, those of a family one after the other."""
 
-    def one(term: Term) -> Atoms:
-        edges = _pilot_edges(term)
+    def one(term: Term, many: bool = False) -> Atoms:
+        edges = _pilot_edges(term, many)
         lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
         hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
         log_q, log_p = term.masses(lo, hi)
@@ -106,8 +107,14 @@ def coarse_atoms(terms: Terms) -> Atoms:
     rows = []
     for term in terms:
         if isinstance(term, Family):
-            each = jax.checkpoint(lambda x, term=term: one(term.term(x)))
-            rows.append(lax.map(each, term.parameters, batch_size=AT_A_TIME))
+            many = term.number > _FEW
+
+            def each(x: Any, term: Family = term, many: bool = many) -> Atoms:
+                return one(term.term(x), many)
+
+            # (Frozen here: what is frozen later is differentiated, and compiled so, first.)
+            frozen = lax.stop_gradient(term.parameters)
+            rows.append(lax.map(each, frozen, batch_size=AT_A_TIME))
         else:
             rows.append(jax.tree.map(lambda x: x[None], one(term)))
     return jax.tree.map(lambda *x: jnp.concatenate(x), *_padded(rows))

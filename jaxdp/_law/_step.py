@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdp._law import _discretise
-from jaxdp._law._grid import Lattice, even_rungs, occupied_positions, rungs
+from jaxdp._law._grid import Lattice, occupied_positions
 from jaxdp._law._terms import Term
 
 
@@ -37,16 +38,14 @@ def discretise(
     ends: tuple[jax.Array, jax.Array],
     kept: tuple[jax.Array, jax.Array],
     theta: jax.Array,
-    size: int,
+    positions: jax.Array | np.ndarray,
     side: int,
-    even: jax.Array | bool = False,
 ) -> OneStep:
-    """The law above (side = +1) or below (-1) on a ladder about the lattice's centre, or evenly.
+    """The law above (side = +1) or below (-1) at these positions of the lattice.
 
     `ends` is the support, of which what is lower may be collapsed to its low end on the side below.
     """
-    positions = jnp.where(even, even_rungs(size), rungs(size))
-    positions = occupied_positions(lattice, ends, kept, positions)
+    positions = occupied_positions(lattice, ends, kept, jnp.asarray(positions))
     nodes = lattice.centre + positions * lattice.spacing
     if side > 0:
         weights, log_norm, top = _discretise.upper(term, nodes, theta)

@@ -2,10 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxdp import _divergences
 
 ATOMS = 8192  # of integer noise
+_SMALL_LEVEL = 512  # sums of blocks
 
 
 def interval_log_masses(
@@ -40,19 +42,47 @@ def _add(a, b):
 
 
 def _range_sum(log_values, left, right):
-    """log sum_{left <= i < right} e^log_values[:, i], for vectors of ends."""
+    """log sum_{left <= i < right} e^log_values[:, i], for vectors of ends; 2^k values a row.
+
+    Sums of blocks, one level after the other: the large levels as they are, the small ones by one
+    program, padded to one size.
+    """
     top = jax.lax.stop_gradient(log_values)
     finite = jnp.isfinite(top)
     size = log_values.shape[1]
     # m = 1, but with the gradient of e^(log_values - top)
-    mass = jnp.where(finite, 1.0 + jnp.where(finite, log_values - top, 0.0), 0.0)
+    level = top, jnp.where(finite, 1.0 + jnp.where(finite, log_values - top, 0.0), 0.0)
 
-    def level(_, state):
-        tree, total, left, right = state
+    def halved(level):
+        pairs = [x.reshape(2, -1, 2) for x in level]
+        return _add(*([x[..., i] for x in pairs] for i in (0, 1)))
+
+    levels = [level]
+    while level[0].shape[1] > _SMALL_LEVEL:
+        level = halved(level)
+        levels.append(level)
+
+    def next_level(level, _):
+        after = [jnp.concatenate([x, x], axis=1) for x in halved(level)]
+        return after, after
+
+    starts = np.cumsum([0] + [x[0].shape[1] for x in levels])
+    width = level[0].shape[1]
+    small = width.bit_length() - 1
+    if small:
+        _, rest = jax.lax.scan(next_level, list(level), None, small)
+        rest = [jnp.moveaxis(x, 0, 1).reshape(2, -1) for x in rest]
+        starts = np.append(starts, starts[-1] + width * np.arange(1, small))
+        levels.append(tuple(rest))
+    stored = [jnp.concatenate(x, axis=1) for x in zip(*levels, strict=True)]
+    starts = jnp.asarray(starts, jnp.int32)
+
+    def climb(i, state):
+        total, left, right = state
 
         def block(index, there):
-            index = jnp.clip(index, 0, size - 1)
-            t, m = tree[0][:, index], tree[1][:, index]
+            index = jnp.clip(index, 0, size - 1) + starts[i]
+            t, m = (x[:, index] for x in stored)
             return jnp.where(there, t, -jnp.inf), jnp.where(there, m, 0.0)
 
         odd = (left % 2 == 1) & (left < right)
@@ -61,13 +91,10 @@ def _range_sum(log_values, left, right):
         odd = (right % 2 == 1) & (left < right)
         total = _add(total, block(right - 1, odd))
         right = right - odd
-        halved = _add(*((tree[0][:, i::2], tree[1][:, i::2]) for i in (0, 1)))
-        padded = (jnp.concatenate([x, x], axis=1) for x in halved)
-        return tuple(padded), total, left // 2, right // 2
+        return total, left // 2, right // 2
 
     zero = jnp.zeros((2, *left.shape))
     total = (jnp.full_like(zero, -jnp.inf), zero)
-    _, (top, mass), _, _ = jax.lax.fori_loop(
-        0, size.bit_length(), level, ((top, mass), total, left, right)
-    )
+    rounds = size.bit_length()
+    (top, mass), _, _ = jax.lax.fori_loop(0, rounds, climb, (total, left, right))
     return jnp.where(mass > 0.0, top, 0.0) + _divergences.log_positive(mass)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxdp._law._discretise import HalfCells, lower_measure
+from jaxdp._law._grid import family_rungs, rungs
 
 CASES, CELLS = 4000, 12
 
@@ -73,3 +74,19 @@ def test_the_law_below_lies_below():
     # and it is no empty law
     some = scale[:, 0] > 0.0
     assert np.median(np.sum(found * ratio, axis=1)[some] / scale[some, 0]) > 0.999
+
+
+@pytest.mark.parametrize(("number", "most"), [(4, 1.0), (100, 0.5), (500, 0.25), (10**6, 0.1)])
+def test_one_of_many_steps_has_few_nodes(number, most):
+    """Breaks when each of hundreds costs as much as one alone, or loses its bulk or its reach."""
+    size = 8192
+    nodes = family_rungs(size, number)
+    assert nodes.size <= most * rungs(size).size
+    np.testing.assert_array_equal(nodes, -nodes[::-1])
+    assert nodes[-1] >= 2 * size  # a window's width, from anywhere in it
+    # Spread by 1 / (6 d^2) of the variance, d places in which it doubles its gap: few percent of
+    # what the lattice itself spreads a step by, or a relative 7e-4.
+    gap, away = np.diff(nodes), np.maximum(np.abs(nodes[1:]), np.abs(nodes[:-1]))
+    deviation = size / 20 / number**0.5
+    assert np.all((gap == 1.0) | (gap <= away / 16.0))
+    assert np.all(gap[away <= min(deviation, 16.0)] == 1.0)

@@ -8,7 +8,7 @@ import pytest
 
 import jaxdp
 from jaxdp._law import _compose, _discretise, _parts, _plan, _query
-from jaxdp._law._grid import Lattice, align
+from jaxdp._law._grid import Lattice, align, even_rungs
 from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import Frame
 from jaxdp._numerical_terms import terms_of
@@ -46,7 +46,7 @@ def test_an_atom_at_the_low_end_keeps_its_mean_and_its_node():
     lattice = align(Lattice(jnp.float64(0.0), jnp.float64(spacing)), finite_ends(term), -1)
     kept = jnp.float64(-jnp.inf), jnp.float64(jnp.inf)
     ends = finite_ends(term)
-    below = discretise(term, lattice, ends, kept, jnp.float64(theta), 4096, -1, True)
+    below = discretise(term, lattice, ends, kept, jnp.float64(theta), even_rungs(4096), -1)
 
     def moment(loss):
         return mp.mpf(1 - q + q * mp.exp(loss)) ** (1 + mp.mpf(theta))

@@ -1,5 +1,7 @@
 """Noise in the engine: composed and sampled, bracketed against direct convolution."""
 
+import jax
+import jax.numpy as jnp
 import mpmath as mp
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from scipy import special
 
 import jaxdp
 from jaxdp import _noise as noise
+from jaxdp._noise import _atoms
 
 
 def convolved_skellam(variance, count, eps):
@@ -55,3 +58,24 @@ def test_skellam_composed_is_bracketed():
         assert np.all(high >= expected * (1 - 1e-7))
         np.testing.assert_allclose(low, expected, rtol=below)
         np.testing.assert_allclose(high, expected, rtol=above)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, _atoms._SMALL_LEVEL, 4 * _atoms._SMALL_LEVEL])
+def test_sums_over_any_range_of_atoms(size):
+    """Breaks when a level of blocks is looked for in another's place, or a slope is lost."""
+    rng = np.random.default_rng(size)
+    values = 30.0 * rng.normal(size=(2, size))
+    values[:, rng.random(size) < 0.2] = -np.inf
+    left, right = rng.integers(0, size + 1, (2, 40))
+    left[0], right[0] = 0, size
+    inside = (left[:, None] <= np.arange(size)) & (np.arange(size) < right[:, None])
+    each = np.where(inside, values[:, None], -np.inf)
+    with jax.enable_x64(True):
+        found = _atoms._range_sum(jnp.asarray(values), left, right)
+        np.testing.assert_allclose(found, np.logaddexp.reduce(each, axis=2), rtol=1e-13)
+        some = np.isfinite(np.asarray(found))
+        finite = jnp.asarray(np.where(np.isfinite(values), values, -500.0))
+        slopes = jax.grad(
+            lambda x: jnp.sum(jnp.where(some, _atoms._range_sum(x, left, right), 0.0))
+        )(finite)
+    np.testing.assert_allclose(float(jnp.sum(slopes)), some.sum(), rtol=1e-12)
