@@ -19,7 +19,7 @@ from jaxdp._methods import Analytic, Method, check_method
 _DEFAULT_BRACKET = (1e-15, 1e15)
 _TOLERANCE = 1e-10  # of log(value)
 # The same where the curve is numerical (its grid changes with the value), and for its estimate.
-_NUMERICAL_TOLERANCE, _ESTIMATE_TOLERANCE, _FINE_TOLERANCE = 1e-6, 1e-3, 3e-3
+_NUMERICAL_TOLERANCE, _ESTIMATE_TOLERANCE, _FINE_TOLERANCE = 5e-6, 1e-3, 3e-3
 _ROUGH_TOLERANCE = 3e-2
 _PROBES, _PROBE_BITS = 24, 5
 _PROBE_RUN, _PROBE_FAR = 0.05, 1.0
