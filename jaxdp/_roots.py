@@ -67,6 +67,7 @@ def _search(
     parts: Parts | None = None,
     floor: jax.Array | float = -jnp.inf,
     lanes: int | None = None,
+    either: bool = False,
 ) -> _State:
     """Newton's method aimed just across the root, until the bracket is as tight as the tolerance.
 
@@ -75,8 +76,8 @@ def _search(
     Steps that keep falling short of crossing are doubled, and those that would leave the bracket
     halve it: neither a misleading slope nor a flat or infinite value can stall or end the search.
     With a first estimate of the slope, f is not differentiated: secants refine it, and a satisfying
-    point which by its slope is nearer to the root than the tolerance will do. Parts are for such a
-    search only.
+    point which by its slope is nearer to the root than the tolerance will do; from either side, if
+    that is all that is asked for. Parts are for such a search only.
     """
     first_slope = slope
 
@@ -111,7 +112,8 @@ def _search(
         )
         if first_slope is not None:
             # (An estimate may leap: a slope that steep is not believed.)
-            over |= satisfied & (value > jnp.maximum(slope, -_STEEP) * tolerance)
+            near = jnp.abs(value) < -jnp.maximum(slope, -_STEEP) * tolerance
+            over |= near & (satisfied | either)
         check = over & ~proved & jnp.isfinite(good) & (parts is not None)
         if parts is not None and parts.met is not None:
             check &= ~parts.met(jnp.where(check, good, s.x), ~s.part)
@@ -276,7 +278,16 @@ def estimate_root(
     parts: Parts | None = None,
     lanes: int | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """A point near the root of a decreasing f, f' near there from an estimate, the larger part."""
-    state = _search(f, start, 0.0, tolerance, slope, parts, lanes=lanes)
+    """A point near the root of a decreasing f, f' near there from an estimate, the larger part.
+
+    Without parts it is where the last step would have led: the root, as far as f is a line there.
+    """
+    state = _search(f, start, 0.0, tolerance, slope, parts, lanes=lanes, either=parts is None)
+    found = state.good
+    if parts is None:
+        x, value = state.last
+        ahead = x - value / state.slope
+        close = jnp.abs(ahead - x) <= tolerance
+        found = jnp.where(state.done & close, ahead, found)
     checked = jnp.isfinite(state.good)  # the other part, last of all
-    return jax.lax.stop_gradient((state.good, state.slope, state.part ^ checked))
+    return jax.lax.stop_gradient((found, state.slope, state.part ^ checked))

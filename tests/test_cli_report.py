@@ -74,12 +74,12 @@ def test_settings_are_those_of_dp_sgd():
     sizes = {"num_examples": 1000.0, "batch_size": 50.0, "epochs": 2}
     none = dict.fromkeys(_report._NUMBERS)
     for batches in ("poisson", "random allocation", "b-min-sep"):
-        made = _report._run(none | sizes | {"sigma": 2.0}, batches, "replace-special")
+        made = _report_run.described(none | sizes | {"sigma": 2.0}, batches, "replace-special")
         settings = {**sizes, "batches": batches, "neighbours": "replace-special"}
         assert made.mechanism == jaxdp.dp_sgd(**settings, noise_multiplier=2.0)
         assert made.attained == jaxdp.dp_sgd(**settings, noise_multiplier=2.0, attained=True)
     known = none | {"sigma": 2.0, "sampling_probability": 0.1, "num_steps": 7}
-    made = _report._run(known, "poisson", "add-or-remove")
+    made = _report_run.described(known, "poisson", "add-or-remove")
     assert made.mechanism == jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(2.0), 0.1), 7)
     assert _report._deltas(None, 60_000.0)[-1] == 1e-5
     assert _report._deltas(None, 100_000.0)[-1] == 1e-6  # below 1 / n

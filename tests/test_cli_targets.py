@@ -169,6 +169,7 @@ def test_a_killed_run_is_resumed_with_no_row_lost_or_computed_again(tmp_path):
     assert np.all(certified <= delta)
     nothing = invoke(table, "--output", output, "--resume")
     assert nothing.stdout.startswith("0 rows")
+    assert f"(and {count} done before)" in nothing.stdout
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,8 @@ def test_json_lines_hold_numbers_and_are_resumed(tmp_path):
     first = whole.splitlines(keepends=True)[0]
     output.write_text(first + '{"row": 2, "na')
     result = invoke(table, "--output", output, "--resume")
-    assert result.stdout.startswith("2 rows: 1 calibrated, 0 infeasible, 1 bad")
+    summary = "2 rows: 1 calibrated, 0 infeasible, 1 bad (and 1 done before); written"
+    assert result.stdout.startswith(summary)
     assert output.read_text() == whole
 
 
@@ -256,3 +258,13 @@ def test_progress_on_a_pipe_counts_what_is_left(monkeypatch, capsys):
         "targets: 100 of 400, 5 a second, 0:01:00 left",
         "targets: 200 of 400, 5 a second, 0:00:40 left",
     ]
+
+
+def test_progress_knows_the_share_of_each_process():
+    """Breaks when a process says that it did 10240 of 10000 rows."""
+    job = _targets.Job(False, "both", True, {"sampling_probability": 1.0, "num_steps": 1.0})
+    for names in (["epsilon"], ["sampling_probability", "num_steps"]):
+        for total in (1, 5, 20_000):
+            shares = [job.share(names, total, index, 2) for index in (0, 1)]
+            assert sum(shares) == total
+    assert shares == [10_240, 9_760]

@@ -81,3 +81,18 @@ def test_a_part_that_is_never_satisfied():
 def test_a_start_that_is_none():
     """Breaks when nan gives a root."""
     assert _roots.safe_root(lambda x: -x, jnp.float64(jnp.nan)) == jnp.inf
+
+
+def test_an_estimate_ends_on_either_side():
+    """Breaks when a point just short of the root costs another look, or is taken as it is."""
+    tolerance = 0.05
+
+    def line(x):
+        return 1.0 - x
+
+    start, slope = jnp.float64(0.0), jnp.float64(-1.05)  # leads to 0.97
+    near, found, _ = _roots.estimate_root(line, start, tolerance, slope)
+    np.testing.assert_allclose((near, found), (1.0, -1.0), rtol=1e-12)
+    state = _roots._search(line, start, 0.0, tolerance, slope, either=True)
+    assert state.count == 2
+    assert _roots._search(line, start, 0.0, tolerance, slope).count == 3

@@ -311,7 +311,7 @@ def log_delta_estimate(
     def answer(terms: Terms, _: jax.Array) -> jax.Array:
         if not fine:
             return saddle_point(terms, epsilon)
-        return estimate(*lax.stop_gradient((coarse_atoms(terms), epsilon)), None)[1]
+        return estimate(*lax.stop_gradient((coarse_atoms(terms, rough=True), epsilon)), None)[1]
 
     found = over_directions(terms, direction, answer)
     return jnp.max(found, axis=0) if isinstance(direction, str) and direction == "both" else found

@@ -32,7 +32,8 @@ from jaxdp._law._grid import ladder, nudge
 from jaxdp._law._terms import Family, Term, Terms
 
 _PILOT_SPACING = 1e-10
-# About 0, and from an end of the support inwards; the second pair for one of many steps.
+# About 0, and from an end of the support inwards; the second pair for one of many steps, and its
+# first also where a search begins.
 _PILOT_LADDERS = ladder(24, 2**42), ladder(8, 2**42)
 _END_LADDERS = tuple(x[x > 0.0] for x in (ladder(8, 2**36), ladder(4, 2**36)))
 AT_A_TIME = 8  # of a family's terms
@@ -70,13 +71,13 @@ class Moments(NamedTuple):
     variance: jax.Array
 
 
-def _pilot_edges(term: Term, many: bool) -> jax.Array:
+def _pilot_edges(term: Term, rough: bool, many: bool) -> jax.Array:
     """A ladder about 0, and one from each finite end of the support inwards.
 
     An atom at an end has a cell of its own, and what lies next to it is seen at any tilt.
     """
     # (Sorted as a constant, when a law is known at compile time, they would take seconds.)
-    edges = lax.optimization_barrier(jnp.asarray(_PILOT_LADDERS[many] * _PILOT_SPACING))
+    edges = lax.optimization_barrier(jnp.asarray(_PILOT_LADDERS[rough] * _PILOT_SPACING))
     if not term.bounded:
         return edges
     low, high = (jnp.asarray(end, jnp.float64) for end in term.support)
@@ -91,11 +92,14 @@ def _pilot_edges(term: Term, many: bool) -> jax.Array:
     return jnp.clip(edges, least, most)
 
 
-def coarse_atoms(terms: Terms) -> Atoms:
-    """The coarse laws of the terms, those of a family one after the other."""
+def coarse_atoms(terms: Terms, rough: bool = False) -> Atoms:
+    """The coarse laws of the terms, those of a family one after the other.
+
+    Rough ones have wider cells, an eighth of their losses: a variance is off by a thousandth.
+    """
 
     def one(term: Term, many: bool = False) -> Atoms:
-        edges = _pilot_edges(term, many)
+        edges = _pilot_edges(term, rough or many, many)
         lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
         hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
         log_q, log_p = term.masses(lo, hi)
@@ -346,7 +350,7 @@ def saddle_point(terms: Terms, epsilon: jax.Array) -> jax.Array:
 
     (A step of Newton's method polishes the tilt.)
     """
-    atoms, epsilon = lax.stop_gradient((coarse_atoms(terms), epsilon))
+    atoms, epsilon = lax.stop_gradient((coarse_atoms(terms, rough=True), epsilon))
     theta, (law, _) = tilt_for(atoms, epsilon)
     step = (epsilon - law.mean) / jnp.maximum(law.deviation**2, 1e-24)
     after = theta + jnp.clip(step, -0.1 * theta, 0.1 * theta)

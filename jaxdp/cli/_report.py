@@ -13,37 +13,13 @@ import numpy as np
 import typer
 
 import jaxdp
-from jaxdp import _builders
-from jaxdp.cli import _display, _setting
+from jaxdp.cli import _display, _report_run, _setting
 from jaxdp.cli._display import InputError, round_down, round_up
 
 _RATES = (0.001, 0.01, 0.05, 0.1, 0.5)  # of false alarms, shown as numbers
 _POINTS = 101  # of the curve
-_SIZES = ("num_examples", "batch_size", "epochs", "max_batch_size", "min_separation")
-_NUMBERS = (*_SIZES, "sampling_probability", "num_steps", "sigma")
+_NUMBERS = (*_report_run.SIZES, "sampling_probability", "num_steps", "sigma")
 _KEYS = ("name", "batches", "neighbours", "delta", *_NUMBERS)
-_NEIGHBOURS = {
-    "add-or-remove": "one record is added or removed (the worse of both directions is reported)",
-    "replace-one": "one record is replaced by another",
-    "replace-special": "one record is replaced by one that is drawn like it and has no gradient",
-}
-_SAMPLERS = {
-    "poisson": "Poisson: every record joins every batch independently, with the same probability",
-    "truncated poisson": "truncated Poisson: every record joins every batch independently, with "
-    "the same probability; of more than there is room for some are dropped at random",
-    "cyclic poisson": "cyclic Poisson: groups of records, made by a public rule, take turns; the "
-    "records of the group join the batch independently, with the same probability",
-    "b-min-sep": "separated: a record that was in none of the last batches joins the next one, "
-    "independently of the others, with the same probability",
-    "random allocation": "random allocation (balls and bins): in every epoch every record joins "
-    "one step, chosen uniformly and independently of the others",
-    "fixed size": "fixed size: every batch is drawn afresh, without replacement",
-    "with replacement": "with replacement: every batch is drawn afresh, with replacement",
-    "public order": "public order: in every epoch a record joins one step, by a rule that looks at "
-    "no other record and may be known",
-    "full batch": "full batch: every step sees all records",
-    "shuffled": "shuffled: in every epoch all records in a new random order, cut into batches",
-}
 _CAVEAT = (
     "The numbers hold if the run was what is described here: noise of that size in every step, "
     "gradients clipped record by record, batches drawn as stated and not otherwise (cut from a "
@@ -112,12 +88,12 @@ def make(settings: dict[str, Any]) -> Report:
     batches = settings.get("batches") or "poisson"
     neighbours = settings.get("neighbours") or "add-or-remove"
     for name, value, known in (
-        ("batches", batches, _SAMPLERS),
-        ("neighbours", neighbours, _NEIGHBOURS),
+        ("batches", batches, _report_run.SAMPLERS),
+        ("neighbours", neighbours, _report_run.NEIGHBOURS),
     ):
         if value not in known:
             raise InputError(f"{name} must be one of {', '.join(known)}, got {value!r}")
-    run = _run(numbers, batches, neighbours)
+    run = _report_run.described(numbers, batches, neighbours)
     mechanism = run.mechanism
     deltas = _deltas(settings.get("delta"), numbers["num_examples"])
     # The mechanisms and their parameters are checked by now: what is wrong was said.
@@ -133,8 +109,8 @@ def make(settings: dict[str, Any]) -> Report:
             "Noise",
             f"Gaussian, {numbers['sigma']:g} clipping norms (the noise multiplier)",
         ),
-        ("Neighbours", _NEIGHBOURS[neighbours]),
-        ("Batches", _SAMPLERS[batches]),
+        ("Neighbours", _report_run.NEIGHBOURS[neighbours]),
+        ("Batches", _report_run.SAMPLERS[batches]),
         ("Sampling", run.sampling),
         ("Proof", run.guarantee),
         (
@@ -158,54 +134,6 @@ def _number(key: str, value: Any) -> float | None:
     if not 0.0 < value < math.inf:
         raise InputError(f"{key} must be finite and > 0, got {value:g}")
     return value
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """What is accounted for, what such batches attain, how they were drawn, and what is proved."""
-
-    mechanism: jaxdp.Mechanism
-    attained: jaxdp.Mechanism
-    sampling: str
-    guarantee: str
-
-
-def _run(numbers: dict[str, Any], batches: str, neighbours: str) -> _Run:
-    sigma = numbers["sigma"]
-    if sigma is None:
-        raise InputError("the report needs sigma, the noise multiplier (--sigma)")
-    rate, steps = numbers["sampling_probability"], numbers["num_steps"]
-    examples, size, epochs = sizes = [numbers[key] for key in _SIZES[:3]]
-    if rate is None and steps is None:
-        if None in sizes:
-            raise InputError(
-                "give num_examples, batch_size and epochs, or sampling_probability and num_steps"
-            )
-        room, separation = numbers["max_batch_size"], numbers["min_separation"] or 4
-        try:
-            training = _builders.training(
-                examples, size, epochs, batches, neighbours, room, separation
-            )
-            run, attained = training.mechanism(sigma), training.attained(sigma)
-        except (TypeError, ValueError) as error:
-            raise InputError(str(error)) from None
-        described = f"{examples:g} records, batches of {size:g}, {epochs:g} epochs"
-        return _Run(run, attained, described, training.guarantee)
-    if rate is None or steps is None or any(x is not None for x in sizes[1:]):
-        raise InputError(
-            "give sampling_probability with num_steps, or num_examples, batch_size and epochs"
-        )
-    if (batches, neighbours) != ("poisson", "add-or-remove"):
-        raise InputError(
-            "other batches than poisson, and other neighbours, are described by num_examples, "
-            "batch_size and epochs"
-        )
-    if rate > 1.0 or steps != int(steps):
-        raise InputError("sampling_probability must be in (0, 1], num_steps an integer")
-    step = jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), rate) if rate < 1 else jaxdp.Gaussian(sigma)
-    run = jaxdp.Repeated(step, int(steps))
-    described = f"probability {rate:g}, {int(steps)} steps"
-    return _Run(run, run, described, _builders.GUARANTEES["poisson"])
 
 
 def _deltas(given: Any, num_examples: float | None) -> list[float]:

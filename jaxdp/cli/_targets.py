@@ -91,6 +91,17 @@ class Job:
             return _EXACT_ROWS
         return _NUMERICAL_ROWS if self.numerical else _RENYI_ROWS
 
+    def piece(self, names: list[str], total: int, count: int) -> int:
+        """The same, where so many processes divide so many rows: a share for everybody."""
+        size = self.rows(names)
+        return size if count == 1 else max(1, min(size, -(-total // count)))
+
+    def share(self, names: list[str], total: int, index: int, count: int) -> int:
+        """How many of them are one process's: every `count`-th piece."""
+        size = self.piece(names, total, count)
+        starts = range(index * size, total, count * size)
+        return sum(min(size, total - start) for start in starts)
+
     def check_columns(self, path: pathlib.Path, names: list[str]) -> None:
         """Refuse a table without targets."""
         for name in ("epsilon", "delta"):
@@ -107,9 +118,10 @@ class Job:
 
 @dataclasses.dataclass
 class Summary:
-    """What came of a table."""
+    """What came of a table; of the rows of this run, `before` having been done by earlier ones."""
 
     rows: int = 0
+    before: int = 0
     solved: int = 0
     bad: list[str] = dataclasses.field(default_factory=list)
     bad_count: int = 0
@@ -144,14 +156,14 @@ def run(
         if not re.fullmatch(r"\d+", sink.last.get(_stream.ROW, "")):
             raise InputError(f"{output}: is no output of this command")
         done = int(sink.last[_stream.ROW])
-    size, summary = job.rows(names), Summary()
-    total = _stream.count_rows(path)
+    summary, total = Summary(), _stream.count_rows(path)
+    size = job.piece(names, total, count)
     small = count == 1 and total < size
-    size = max(1, min(size, -(-total // count))) if count > 1 else size  # a share for everybody
     for piece in _stream.read(path, size, index, count):
         rows = piece.column(_stream.ROW).to_numpy()
         skipped = int(np.searchsorted(rows, done, side="right"))
         if skipped:
+            summary.before += skipped
             (skip or advance)(skipped)
             if rows[skipped - 1] == done and sink.last is not None:
                 _check_same(job, piece.slice(skipped - 1, 1), sink.last, output)

@@ -116,10 +116,7 @@ def run(
     output = _targets.part_path(output, processes.index, processes.count)
     names = [name.strip() for name in _stream.header_of(path)]
     job.check_columns(path, names)
-    total = _stream.count_rows(path)
-    total = total * (processes.index + 1) // processes.count - (
-        total * processes.index // processes.count
-    )
+    total = job.share(names, _stream.count_rows(path), processes.index, processes.count)
     terminal = sys.stderr.isatty()
     progress = rich.progress.Progress(
         *rich.progress.Progress.get_default_columns(),
@@ -151,9 +148,10 @@ def run(
         print(line, file=sys.stderr)
     if summary.bad_count > len(summary.bad):
         print(f"and {summary.bad_count - len(summary.bad)} more bad rows", file=sys.stderr)
+    before = f" (and {summary.before} done before)" if summary.before else ""
     print(
         f"{summary.rows} rows: {summary.solved} calibrated,"
         f" {summary.rows - summary.solved - summary.bad_count} infeasible,"
-        f" {summary.bad_count} bad; written: {output}"
+        f" {summary.bad_count} bad{before}; written: {output}"
     )
     return summary.solved == summary.rows
