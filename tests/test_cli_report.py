@@ -11,7 +11,7 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 import jaxdp
-from jaxdp.cli import _display, _report
+from jaxdp.cli import _display, _report, _report_run
 from jaxdp.cli._app import app
 
 # Full batches: ten steps are one Gaussian, in closed form.
