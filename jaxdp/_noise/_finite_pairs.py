@@ -67,7 +67,8 @@ def normalised(p: jax.Array) -> jax.Array:
 def normalised_logs(p: jax.Array) -> jax.Array:
     """The logarithms of `normalised`, those of subnormal probabilities included."""
     excess, good = _excess(p)
-    return jnp.where(good, subnormal.log_positive(p) - log1p(excess), jnp.nan)
+    # (A sum that is 1 up to rounding is left alone: tables look for atoms at the very losses.)
+    return jnp.where(good, subnormal.log_positive(p) - jnp.log(1.0 + excess), jnp.nan)
 
 
 class FiniteFamily(Base):
