@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdp import _special_subnormal as subnormal
+
 _LONGEST = 60  # characters of a value in a message
 _MOST_SHOWN = 8  # entries of an array or a sequence in a message
 _LONG_INTEGER = 128  # bits
@@ -32,11 +34,18 @@ def _finite(x: Any) -> Any:
     return abs(x) < np.inf  # False for nan
 
 
+def _positive(x: Any) -> Any:
+    """x > 0, subnormal numbers included, which XLA may take for 0 or not."""
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.floating):
+        return subnormal.is_positive(x)
+    return x > 0
+
+
 def _whole(x: Any) -> Any:
     return (x >= 0) & (x % 1 == 0)  # inf % 1 is nan
 
 
-POSITIVE = Domain("finite and > 0", lambda x: (x > 0) & _finite(x))
+POSITIVE = Domain("finite and > 0", lambda x: _positive(x) & _finite(x))
 NON_NEGATIVE = Domain("finite and >= 0", lambda x: (x >= 0) & _finite(x))
 NON_NEGATIVE_OR_INF = Domain(">= 0", lambda x: x >= 0)
 REAL = Domain("finite", _finite)

@@ -100,6 +100,7 @@ _NOISE, _LEFT = 2.0**-49, 1e-8  # of a difference of masses, relative to them
 # A compiler may work a number out once for each use, and round each otherwise (fused multiply-adds,
 # say): E >= s is asked with 64 u to spare, of the thousands by which s was made larger before.
 _TWICE = 1.0 + 2.0**-47
+_SAME = 2.0**-50  # and nodes at one place need not be equal: relative
 
 
 class Cells(NamedTuple):
@@ -309,14 +310,15 @@ def lower(
     windows. Masses are held in linear scale, in units that put 1 where the tilted law has its bulk.
     What would overflow there (Q-masses far below the bulk) is cut, which only lowers the law.
     """
-    width = jnp.maximum(nodes[1:] - nodes[:-1], 0.0)
+    width = nodes[1:] - nodes[:-1]
+    width = jnp.where(width > _SAME * jnp.abs(nodes[1:]), width, 0.0)
     middle = between_nodes(nodes, width, term, centre)
     step = jnp.min(jnp.where(width > 0.0, width, jnp.inf), keepdims=True)
     start = jnp.concatenate([jnp.array([-jnp.inf]), middle, nodes[-1:]])
     stop = jnp.concatenate([middle, nodes[-1:], nodes[-1:] + jnp.where(step < jnp.inf, step, 0.0)])
     # Of nodes pulled up to one place (`occupied_positions`) the first has all that is nearest, and
     # what is below as well; if the mean of that is below, the last has what is above the place.
-    lead = jnp.sum((nodes <= nodes[0]).astype(jnp.int32)) - 1
+    lead = jnp.min(jnp.where(width > 0.0, count(width.shape[0]), jnp.int32(width.shape[0])))
     stop = stop.at[0].set(stop[lead])
     whole = cells(term, start, stop, jnp.concatenate([nodes, nodes[-1:]]), -1)
     top = whole.log_q[-1]

@@ -102,8 +102,9 @@ class FiniteFamily(Base):
         absent = log1p(-jnp.where(thinned, q, 0.5))
         live = (both > -jnp.inf) | (thinned & (log_q > -jnp.inf))
         mixed = jnp.where(both > -jnp.inf, _rates.log_mixture(loss, q), absent)
-        weight = jnp.where(live, log_q, -jnp.inf)
-        return _pair_rate(jnp.where(live, mixed, 0.0), weight, log_p, log_q, s)
+        mixed, weight = jnp.where(live, mixed, 0.0), jnp.where(live, log_q, -jnp.inf)
+        log_p = jnp.where(live, mixed + weight, log_p + subnormal.log_positive(q))
+        return _pair_rate(mixed, weight, log_p, log_q, s)
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         """The extreme losses, moved outwards by the rounding of their logarithms."""
