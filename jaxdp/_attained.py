@@ -1,11 +1,22 @@
 """What samplers attain, where their runs are only dominated."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
-from jaxdp._mechanisms import GaussianMixture
+from jaxdp._mechanisms import GaussianMixture, Mechanism
 
 _ROUNDING = 1e-9  # of what the sum moves by, and of how often a record takes part
 _FAR = 12.0  # standard deviations of the number of batches, at least: more count as so many
+
+
+def bracket(
+    bounds: Callable[[Mechanism], tuple[Any, Any]], run: Mechanism, attained: Mechanism
+) -> tuple[Any, Any]:
+    """(low, high): from above what bounds a run, from below what it is known to attain."""
+    low, high = bounds(run)
+    return (low if attained == run else bounds(attained)[0]), high
 
 
 def separated_sum(

@@ -36,6 +36,7 @@ Batches = Literal[
     "shuffled",
 ]
 BATCHES: tuple[Batches, ...] = get_args(Batches)
+MIN_SEPARATION = 4  # b, if not given
 
 _REFUSED = {  # the neighbours that a scheme has no proven bound for, and why
     ("b-min-sep", "replace-one"): "no pair is proved for an exchange in separated batches",
@@ -221,9 +222,9 @@ def training(
     batches: Any = "poisson",
     neighbours: Any = "add-or-remove",
     max_batch_size: Any = None,
-    min_separation: Any = 4,
+    min_separation: Any = None,
 ) -> Training:
-    """Check the settings of `dp_sgd`."""
+    """Check the settings of `dp_sgd`, whose defaults those that are not given have."""
     _checks.check_choice("batches", batches, BATCHES)
     _checks.check_choice("neighbours", neighbours, NEIGHBOURS)
     reason = _REFUSED.get((batches, neighbours))
@@ -251,7 +252,8 @@ def training(
         room = _checks.whole_number("max_batch_size", max_batch_size)
     if batches == "truncated poisson" and room >= n:
         batches = "poisson"  # nothing is ever cut
-    b = _checks.whole_number("min_separation", min_separation)
+    b = MIN_SEPARATION if min_separation is None else min_separation
+    b = _checks.whole_number("min_separation", b)
     if batches == "b-min-sep" and n / size < b:
         most = int(n // size)
         raise ValueError(
@@ -269,7 +271,7 @@ def dp_sgd(
     batches: Batches = "poisson",
     neighbours: Neighbours = "add-or-remove",
     max_batch_size: int | None = None,
-    min_separation: int = 4,
+    min_separation: int = MIN_SEPARATION,
     attained: bool = False,
 ) -> Mechanism:
     """DP-SGD: every step adds Gaussian noise to the sum of clipped gradients of a batch.

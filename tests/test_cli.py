@@ -169,6 +169,8 @@ BAD_OPTIONS = [
     (("epsilon", "--sigma", 1, "--delta", 1e-5, *TRAINING, "--num-steps", 2), "one or the other"),
     (("epsilon", "--scale", 1, "--delta", 1e-5, *TRAINING, "--mechanism", "laplace"), "Gaussian"),
     (("epsilon", "--sigma", 1, "--delta", 1e-5, "--scheme", "shuffled"), "--scheme"),
+    (("epsilon", "--sigma", 1, "--delta", 1e-5, "--max-batch", 9), "--max-batch"),
+    (("epsilon", "--sigma", 1, "--delta", 1e-5, "--min-separation", 4), "--min-separation"),
     (("epsilon", "--sigma", 1, "--delta", 1e-5, *TRAINING, "--scheme", "hats"), "--scheme"),
     (("epsilon", "--sigma", 1, "--delta", 1e-5, *TRAINING, "--plot", "x.txt"), "--plot must end"),
     (("delta", "--sigma", 1, "--epsilon", 1, *TRAINING, "--scheme", "shuffled"), "neighbours"),

@@ -375,7 +375,7 @@ def test_allocation_scheme_counts_whole_epochs(monkeypatch, tmp_path):
     rows = ("a,0.25,2.0,10,1e-5,3.0", "b,0.25,2.0,3,1e-5,0.01", GOOD)
     table, path = write(tmp_path / "t.csv", HEADER, *rows), tmp_path / "o.json"
     result = invoke(
-        "audit", table, "--scheme", "allocation", "--direction", "remove", "--output", path
+        "audit", table, "--scheme", "random allocation", "--direction", "remove", "--output", path
     )
     assert result.exit_code == 0, result.output
     partial, short, full = json.loads(path.read_text(encoding="utf-8"))

@@ -38,7 +38,7 @@ class Scheme(enum.StrEnum):
     """How records are chosen for batches."""
 
     POISSON = "poisson"
-    ALLOCATION = "allocation"
+    RANDOM_ALLOCATION = "random allocation"
 
 
 OptionalEpsilonOption = Annotated[float | None, typer.Option(help="Target epsilon, >= 0.")]
@@ -110,7 +110,7 @@ def calibrate(
     scheme: _setting.SchemeOption = "poisson",
     neighbours: _setting.NeighboursOption = "add-or-remove",
     max_batch: _setting.MaxBatchOption = None,
-    min_separation: _setting.SeparationOption = 4,
+    min_separation: _setting.SeparationOption = None,
     plot: _setting.PlotOption = None,
     as_json: _setting.JsonOption = False,
     output: _targets_view.OutputOption = None,
@@ -204,7 +204,7 @@ def audit(
     sampling_probability; name labels the rows, further columns are carried to the output. Also
     shown: the sigma that would just meet the reported epsilon. A run "holds" if its reported
     epsilon is at least the certified one, an upper bound that may itself exceed the least
-    possible epsilon: "not confirmed" is no refutation. With --scheme allocation, T steps are
+    possible epsilon: "not confirmed" is no refutation. With random allocation, T steps are
     counted as ceil(T/t) epochs of t = round(1/q) steps, at least floor(T/t).
     """
     with _refusing_bad_input():
@@ -219,7 +219,7 @@ def audit(
         )
         with progress:
             task = progress.add_task("runs", total=len(runs))
-            allocated = scheme == Scheme.ALLOCATION
+            allocated = scheme == Scheme.RANDOM_ALLOCATION
             run = _audit.audit_allocation if allocated else _audit.audit
             result = run(runs, direction.value, lambda rows: progress.advance(task, rows))
         if output is not None:

@@ -13,6 +13,7 @@ import numpy as np
 import typer
 
 import jaxdp
+from jaxdp._attained import bracket
 from jaxdp.cli import _display, _report_run, _setting
 from jaxdp.cli._display import InputError, round_down, round_up
 
@@ -97,9 +98,8 @@ def make(settings: dict[str, Any]) -> Report:
     mechanism = run.mechanism
     deltas = _deltas(settings.get("delta"), numbers["num_examples"])
     # The mechanisms and their parameters are checked by now: what is wrong was said.
-    below, above = (np.asarray(x) for x in jaxdp.epsilon_bounds(mechanism, np.array(deltas)))
-    if run.attained != mechanism:
-        below = np.asarray(jaxdp.epsilon_bounds(run.attained, np.array(deltas))[0])
+    found = bracket(lambda m: jaxdp.epsilon_bounds(m, np.array(deltas)), mechanism, run.attained)
+    below, above = map(np.asarray, found)
     rates = np.union1d(np.linspace(0.0, 1.0, _POINTS), _RATES)
     hits = np.clip(1.0 - np.asarray(jaxdp.tradeoff(mechanism, rates)), 0.0, 1.0)
     hits = np.where(hits > 0.0, np.minimum(np.nextafter(hits, 2.0), 1.0), 0.0)  # of the subtraction
@@ -293,7 +293,7 @@ def command(
     scheme: _setting.OptionalSchemeOption = None,
     neighbours: _setting.OptionalNeighboursOption = None,
     max_batch: _setting.MaxBatchOption = None,
-    min_separation: _setting.OptionalSeparationOption = None,
+    min_separation: _setting.SeparationOption = None,
     delta: Annotated[list[float] | None, typer.Option(help="Delta; may be repeated.")] = None,
     name: Annotated[str | None, typer.Option(help="Of the run, for the title.")] = None,
     output: Annotated[

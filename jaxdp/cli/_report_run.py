@@ -54,7 +54,7 @@ def described(numbers: dict[str, Any], batches: str, neighbours: str) -> Run:
             raise InputError(
                 "give num_examples, batch_size and epochs, or sampling_probability and num_steps"
             )
-        room, separation = numbers["max_batch_size"], numbers["min_separation"] or 4
+        room, separation = numbers["max_batch_size"], numbers["min_separation"]
         try:
             training = _builders.training(
                 examples, size, epochs, batches, neighbours, room, separation

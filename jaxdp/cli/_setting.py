@@ -11,7 +11,7 @@ import jax
 import typer
 
 import jaxdp
-from jaxdp import _builders
+from jaxdp import _attained, _builders
 from jaxdp.cli._display import InputError
 
 PLOT_SUFFIXES = (".png", ".svg", ".pdf")
@@ -65,7 +65,6 @@ _SCHEME = _of_a_training("--scheme", "--batches", help="How batches are drawn.")
 _NEIGHBOURS = _of_a_training(
     help="One record added or removed, exchanged for another, or for one without a gradient."
 )
-_SEPARATION = _of_a_training(min=1, help='b of "cyclic poisson" and "b-min-sep" batches.')
 RecordsOption = Annotated[
     int | None,
     _of_a_training("--records", "--num-examples", min=1, help="Records n in the data."),
@@ -85,8 +84,10 @@ MaxBatchOption = Annotated[
     int | None,
     _of_a_training(min=1, help="Room of truncated Poisson batches, B + 4 sqrt(B) if not given."),
 ]
-SeparationOption = Annotated[int, _SEPARATION]
-OptionalSeparationOption = Annotated[int | None, _SEPARATION]
+SeparationOption = Annotated[
+    int | None,
+    _of_a_training(min=1, help='b of "cyclic poisson" and "b-min-sep" batches, 4 if not given.'),
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Training:
     scheme: str
     neighbours: str
     max_batch: int | None
-    min_separation: int
+    min_separation: int | None
 
     @property
     def given(self) -> bool:
@@ -122,6 +123,12 @@ class Setting:
     build: Callable[[Any], jaxdp.Mechanism]
     attained: Callable[[Any], jaxdp.Mechanism]
     shown: dict[str, Any]
+
+    def bracket(
+        self, noise: Any, bounds: Callable[[jaxdp.Mechanism], tuple[Any, Any]]
+    ) -> tuple[Any, Any]:
+        """Bounds (low, high) of the run with some noise."""
+        return _attained.bracket(bounds, self.build(noise), self.attained(noise))
 
 
 def setting(
@@ -148,8 +155,12 @@ def setting(
 
 
 def _refuse_without_records(training: Training) -> None:
-    if training.scheme != "poisson" or training.neighbours != "add-or-remove":
-        raise InputError("--scheme and --neighbours need --records, --batch and --epochs")
+    given = training.scheme, training.neighbours, training.max_batch, training.min_separation
+    if given != ("poisson", "add-or-remove", None, None):
+        raise InputError(
+            "--scheme, --neighbours, --max-batch and --min-separation need --records, --batch and "
+            "--epochs"
+        )
 
 
 def _of_steps(

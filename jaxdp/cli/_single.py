@@ -27,7 +27,7 @@ def epsilon(
     scheme: _setting.SchemeOption = "poisson",
     neighbours: _setting.NeighboursOption = "add-or-remove",
     max_batch: _setting.MaxBatchOption = None,
-    min_separation: _setting.SeparationOption = 4,
+    min_separation: _setting.SeparationOption = None,
     plot: _setting.PlotOption = None,
     as_json: _setting.JsonOption = False,
 ) -> None:
@@ -45,12 +45,11 @@ def epsilon(
         _setting.check_plot(plot)
         noise = _setting.noise_of(mechanism, sigma, scale)
         run = _setting.setting(mechanism, sampling_probability, num_steps, sensitivity, training)
-        m, attained = run.build(noise), run.attained(noise)
-        low, high = jaxdp.epsilon_bounds(m, delta, direction=direction.value)
-        if attained != m:
-            low = jaxdp.epsilon_bounds(attained, delta, direction=direction.value)[0]
+        low, high = run.bracket(
+            noise, lambda m: jaxdp.epsilon_bounds(m, delta, direction=direction.value)
+        )
         if plot is not None:
-            _setting.draw_profile(m, plot)
+            _setting.draw_profile(run.build(noise), plot)
     if as_json:
         asked = {run.noise_name: noise, "direction": direction.value, "delta": delta}
         answer = {"epsilon": float(high), "epsilon_lower": float(low)}
@@ -75,7 +74,7 @@ def delta(
     scheme: _setting.SchemeOption = "poisson",
     neighbours: _setting.NeighboursOption = "add-or-remove",
     max_batch: _setting.MaxBatchOption = None,
-    min_separation: _setting.SeparationOption = 4,
+    min_separation: _setting.SeparationOption = None,
     plot: _setting.PlotOption = None,
     as_json: _setting.JsonOption = False,
 ) -> None:
@@ -93,10 +92,10 @@ def delta(
         _setting.check_plot(plot)
         noise = _setting.noise_of(mechanism, sigma, scale)
         run = _setting.setting(mechanism, sampling_probability, num_steps, sensitivity, training)
-        m, attained = run.build(noise), run.attained(noise)
-        low, high = jaxdp.delta_bounds(m, epsilon, direction=direction.value)
-        if attained != m:
-            low = jaxdp.delta_bounds(attained, epsilon, direction=direction.value)[0]
+        m = run.build(noise)
+        low, high = run.bracket(
+            noise, lambda m: jaxdp.delta_bounds(m, epsilon, direction=direction.value)
+        )
         log_delta = math.log(high) if high > _SMALL else _log_delta(m, epsilon, direction)
         log10 = log_delta / math.log(10.0)
         log10 = math.nextafter(math.nextafter(log10, math.inf), math.inf)  # covers the division
@@ -156,10 +155,12 @@ def calibrated(
     noise = float(found.value)
     low, high = math.nan, math.nan
     if not math.isnan(noise):
-        m, attained = run.build(noise), run.attained(noise)
-        bounds = jaxdp.epsilon_bounds(m, delta, direction=direction, method=method)
-        low, high = map(float, bounds)
-        if attained != m:
-            low = float(jaxdp.epsilon_bounds(attained, delta, direction=direction)[0])
+        m = run.build(noise)
+
+        def bounds(of: jaxdp.Mechanism) -> tuple[Any, Any]:
+            by = method if of == m else None  # the method was chosen for the run
+            return jaxdp.epsilon_bounds(of, delta, direction=direction, method=by)
+
+        low, high = map(float, run.bracket(noise, bounds))
     solved = calibrate.Status(int(found.status)) == calibrate.Status.SOLVED
     return Calibrated(run.noise_name, noise, float(found.delta), (low, high), solved, found.message)

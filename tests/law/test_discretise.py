@@ -5,8 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxdp._law._discretise import HalfCells, lower_measure
+import jaxdp
+from jaxdp._law._discretise import HalfCells, lower, lower_measure
 from jaxdp._law._grid import family_rungs, rungs
+from jaxdp._numerical_terms import terms_of
 
 CASES, CELLS = 4000, 12
 
@@ -74,6 +76,19 @@ def test_the_law_below_lies_below():
     # and it is no empty law
     some = scale[:, 0] > 0.0
     assert np.median(np.sum(found * ratio, axis=1)[some] / scale[some, 0]) > 0.999
+
+
+@pytest.mark.parametrize("end", [0, -1])
+def test_nodes_at_one_place_need_not_be_equal_bit_for_bit(end):
+    """Breaks where an ulp counts as a cell: the atom at the end, half of all mass, is lost then."""
+    (term,) = terms_of(jaxdp.Laplace(2.0))
+    nodes = np.concatenate([[-0.5] * 4, np.linspace(-0.5, 0.5, 101)[1:-1], [0.5] * 4]) - 1e-14
+    rounded = nodes.copy()
+    rounded[end] = np.nextafter(nodes[end], np.inf * np.sign(nodes[end]))
+    given, got = (lower(term, jnp.asarray(x), jnp.float64(0.0), 0.0) for x in (nodes, rounded))
+    assert got[1] >= -1e-9  # log of the P-mass that is kept
+    np.testing.assert_allclose(got[1], given[1], atol=1e-12)
+    assert np.sum(got[0][-4:]) > 0.49
 
 
 @pytest.mark.parametrize(("number", "most"), [(4, 1.0), (100, 0.5), (500, 0.25), (10**6, 0.1)])
