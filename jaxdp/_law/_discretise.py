@@ -79,10 +79,9 @@ from jaxdp._law import _allowances, _running
 from jaxdp._law._grid import between_nodes
 from jaxdp._law._halves import (
     HalfCells,
-    at,
     beside_nodes,
     count,
-    first_occupied,
+    front,
     heavy_first,
     lead_of,
     least,
@@ -184,9 +183,9 @@ def lower_measure(
     halves = HalfCells(m_a, m_b, jnp.minimum(x_a, span), jnp.minimum(x_b, span))
     cell, node = count(halves.mass_left.shape[0]), count(ratio.shape[0])
     halves = lifted_first(halves, span, ratio, allowance)
-    first = first_occupied(halves)
-    lead, lead_put = lead_of(halves, span, first)
-    heavy = heavy_first(halves, span, first, jnp.where(lead, lead_put, jnp.inf), top)
+    first, known = front(halves, span, ratio)
+    lead, lead_put = lead_of(known)
+    heavy = heavy_first(halves, known, first, jnp.where(lead, lead_put, jnp.inf), top)
     lead &= ~heavy
     leads = lead & (cell == first)
     m_a, m_b, x_a, x_b = halves = halves._replace(rise_left=jnp.where(leads, 0.0, halves.rise_left))
@@ -201,8 +200,8 @@ def lower_measure(
     step = jnp.where(some, span * ratio[:-1], 0.0)
     call = jnp.concatenate([_allowances.running(survival * step, reverse=True), zero])
     put = jnp.concatenate([zero, _allowances.running((to_left + below) * step)])
-    lead_put *= at(step, first) * (1.0 + allowance)
-    lead &= lead_put <= _MUCH * at(call, first + 1)
+    lead_put *= known.span[0] * known.ratio[0] * (1.0 + allowance)
+    lead &= lead_put <= _MUCH * jnp.take(call, first + 1, mode="fill", fill_value=0.0)
     lead_put, leads = jnp.where(lead, lead_put, 0.0), lead & (cell == first)
     low = (cell == first) & (to_left > 0.5 * mass)
     steep = _steep(mass, sag, call[1:], empty, low) | (heavy & (cell == first))

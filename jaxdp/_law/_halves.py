@@ -55,14 +55,24 @@ def least(some: jax.Array) -> jax.Array:
     return jnp.min(jnp.where(some, count(size), jnp.int32(size)))
 
 
-def at(values: jax.Array, index: jax.Array) -> jax.Array:
-    """values[index], 0 beyond the end."""
-    return values.at[index].get(mode="fill", fill_value=0.0)
+class Front(NamedTuple):
+    """The first occupied cell and the two after it, 0 beyond the end; every array (3,)."""
+
+    halves: HalfCells
+    span: jax.Array
+    ratio: jax.Array
+
+    def cell(self, i: int) -> HalfCells:
+        """The halves of one of them."""
+        return HalfCells(*(x[i] for x in self.halves))
 
 
-def first_occupied(halves: HalfCells) -> jax.Array:
-    """The first occupied cell."""
-    return least((halves.mass_left > 0.0) | (halves.mass_right > 0.0))
+def front(halves: HalfCells, span: jax.Array, ratio: jax.Array) -> tuple[jax.Array, Front]:
+    """The first occupied cell: where it is, and what it and those after it hold."""
+    first = least((halves.mass_left > 0.0) | (halves.mass_right > 0.0))
+    rows = jnp.stack([*halves, span, ratio[:-1]])
+    found = jnp.take(rows, first + count(3), axis=1, mode="fill", fill_value=0.0)
+    return first, Front(HalfCells(*found[:4]), found[4], found[5])
 
 
 def lifted_first(
@@ -73,11 +83,10 @@ def lifted_first(
     The two are collapsed to their mean (Jensen: below), which is that node. A narrow bulk just
     below a node would else have a share at the node below, and no room for E beside it.
     """
-    first = first_occupied(halves)
-    here = HalfCells(*(at(x, first) for x in halves))
-    then = HalfCells(*(at(x, first + 1) for x in halves))
-    lack = here.mass_right * (at(span, first) - here.rise_right) * at(ratio, first)
-    gain = then.mass_right * then.rise_right * at(ratio, first + 1)
+    first, known = front(halves, span, ratio)
+    here, then = known.cell(0), known.cell(1)
+    lack = here.mass_right * (known.span[0] - here.rise_right) * known.ratio[0]
+    gain = then.mass_right * then.rise_right * known.ratio[1]
     share = (1.0 + allowance) * lack / jnp.where(gain > 0.0, gain, 1.0)
     some = (here.mass_left <= 0.0) & (then.mass_left <= 0.0) & (gain > 0.0) & (share <= _PART)
     taken = jnp.where(some, share, 0.0) * then.mass_right
@@ -92,18 +101,16 @@ def lifted_first(
     )
 
 
-def lead_of(halves: HalfCells, span: jax.Array, first: jax.Array) -> tuple[jax.Array, jax.Array]:
+def lead_of(known: Front) -> tuple[jax.Array, jax.Array]:
     """Whether the first cell has an atom with next to nothing beside it: it moves to its node.
 
     (Where there is something, and the way to the node is long, E comes down from its put over a few
     cells.) Also what then goes to that node of the rest of the cell.
     """
-    here, then, third = (HalfCells(*(at(x, first + i) for x in halves)) for i in range(3))
-    wide = at(span, first)
-    sag, to_left = sags(here, jnp.where(wide > 0.0, wide, 1.0))
-    width = at(span, first + 1)
-    following = jnp.maximum(sag, sags(then, jnp.where(width > 0.0, width, 1.0))[0])
-    lead = (here.mass_left > 0.0) & (to_left * wide > 4.0 * following)
+    here, then, third = (known.cell(i) for i in range(3))
+    wide = known.span[0]
+    sag, to_left = sags(known.halves, jnp.where(known.span > 0.0, known.span, 1.0))
+    lead = (here.mass_left > 0.0) & (to_left[0] * wide > 4.0 * jnp.maximum(sag[0], sag[1]))
     beside = here.mass_right + then.mass_left + then.mass_right
     beside += third.mass_left + third.mass_right
     lead &= (here.rise_left < _NEAR * wide) | (here.mass_left > 2.0 * beside)
@@ -112,12 +119,11 @@ def lead_of(halves: HalfCells, span: jax.Array, first: jax.Array) -> tuple[jax.A
 
 
 def heavy_first(
-    halves: HalfCells, span: jax.Array, first: jax.Array, lead_put: jax.Array, top: jax.Array
+    halves: HalfCells, known: Front, first: jax.Array, lead_put: jax.Array, top: jax.Array
 ) -> jax.Array:
     """Whether less mass follows the first cell than the put at its right node takes, per width."""
-    here = HalfCells(*(at(x, first) for x in halves))
-    wide = at(span, first)
-    to_left = sags(here, jnp.where(wide > 0.0, wide, 1.0))[1]
+    wide = known.span[0]
+    to_left = sags(known.cell(0), jnp.where(wide > 0.0, wide, 1.0))[1]
     mass = halves.mass_left + halves.mass_right
     follows = jnp.sum(jnp.where(count(mass.shape[0]) > first, mass, 0.0)) + top
     return jnp.minimum(to_left, lead_put) > follows

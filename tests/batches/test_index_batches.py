@@ -103,10 +103,10 @@ def test_random_allocation(steps, selected):
 def test_small_rates_and_traced_ones():
     """A uniform float32 could not tell 1e-8 from 0 or from 1.2e-7."""
     draw = jax.jit(lambda key, q: training.poisson_batch(key, 1 << 20, q, 64).mask.sum())
-    keys = jax.random.split(jax.random.key(1), 200)
-    found = np.asarray(jax.vmap(draw, (0, None))(keys[:32], 1e-6)).sum()
-    assert stats.poisson.cdf(found, 32 * 2**20 * 1e-6) > 1e-4
-    assert stats.poisson.sf(found - 1, 32 * 2**20 * 1e-6) > 1e-4
+    keys = jax.random.split(jax.random.key(1), 8)
+    found = np.asarray(jax.vmap(draw, (0, None))(keys[:8], 1e-6)).sum()
+    assert stats.poisson.cdf(found, 8 * 2**20 * 1e-6) > 1e-4
+    assert stats.poisson.sf(found - 1, 8 * 2**20 * 1e-6) > 1e-4
     assert int(draw(keys[0], jnp.float32(1.0))) == 64
     assert int(draw(keys[0], 1e-12)) == 0
 
