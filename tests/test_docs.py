@@ -33,15 +33,24 @@ def _pictures(path):
     return list(code)
 
 
+def _imported(code):
+    """The packages that the code imports."""
+    return set(re.findall(r"^>>> (?:from|import) (\w+)", code, re.M))
+
+
 def _missing(code):
-    """An extra that the code imports and that is not installed."""
-    named = {name for name in _EXTRAS if re.search(rf"^>>> (from|import) {name}\b", code, re.M)}
+    """Whether the code imports an extra that is not installed."""
+    named = _EXTRAS & _imported(code)
     return any(importlib.util.find_spec(name) is None for name in named)
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in PAGES if _blocks(p, "pycon")], ids=lambda p: str(p.relative_to(DOCS))
-)
+def _page(path):
+    needs = any(_EXTRAS & _imported(code) for code in _blocks(path, "pycon"))
+    name = str(path.relative_to(DOCS))
+    return pytest.param(path, id=name, marks=pytest.mark.extra if needs else ())
+
+
+@pytest.mark.parametrize("path", [_page(p) for p in PAGES if _blocks(p, "pycon")])
 def test_code_on_the_page_shows_what_it_says(path):
     names, said = {}, []
     parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(optionflags=_OPTIONS)
@@ -115,6 +124,7 @@ def test_the_map_names_files_that_exist():
     assert sorted(n for n in named if not any(k.endswith(f"/{n}") for k in known)) == []
 
 
+@pytest.mark.extra
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("sphinx", "myst_parser", "furo")),
     reason="needs the extra docs",
