@@ -73,6 +73,10 @@ def test_rare_losses_are_bounded_from_below_however_many_steps():
     m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.45), rates), steps)
     low, high = jaxdp.epsilon_bounds(m, np.array([5e-13, 9e-11]), direction="remove")
     assert np.all(low > np.array([0.99, 0.85]) * high)
+
+
+@pytest.mark.slow
+def test_rare_losses_have_a_slope_however_many_steps():
     slope = jax.grad(
         lambda q: jaxdp.epsilon_bounds(
             jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.45), q), 9692.0),
