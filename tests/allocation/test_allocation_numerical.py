@@ -63,7 +63,7 @@ def test_composed_averages(direction):
     assert (high - low < 7e-3 * high).all()
 
 
-@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("direction", ["remove", pytest.param("add", marks=pytest.mark.slow)])
 def test_short_and_unequal_blocks(direction):
     """Breaks when blocks of a few steps, or of two lengths, are loose: some bounds were trivial.
 

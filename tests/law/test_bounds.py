@@ -326,6 +326,7 @@ def test_atoms_stay_on_the_lattice():
     assert np.all(high - low < 1e-5)
 
 
+@pytest.mark.slow
 def test_two_terms_equal_one():
     """Breaks if the parts of a heterogeneous composition lose track of their lattices."""
     parts = (Term(laws.gaussian(0.1), 300.0), Term(laws.gaussian(0.2), 50.0))

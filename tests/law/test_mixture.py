@@ -74,6 +74,7 @@ def test_renyi_divergences_against_enumeration(direction):
         np.testing.assert_allclose(jaxdp.renyi(run, orders, direction=direction), truth, rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_random_number_of_steps_run_twice_against_enumeration():
     """A part that is a composition is tabulated, for this side and direction, then composed."""
     pairs = [jaxdp.FinitePair(*pair) for pair in PAIRS]

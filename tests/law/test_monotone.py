@@ -8,7 +8,7 @@ from jaxdp._law import epsilon_bounds
 from jaxdp._law._terms import orient
 from tests.law import laws
 
-RUNS = 16
+RUNS = 8
 
 
 @pytest.fixture(autouse=True)

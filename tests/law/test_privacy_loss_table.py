@@ -74,6 +74,7 @@ def test_what_attacks_achieve_lies_between_the_laws(laws):
             laws["upper"].attack_success(1.5)
 
 
+@pytest.mark.slow
 def test_a_sum_is_the_composition_and_sides_do_not_mix(laws):
     with jax.enable_x64(True):
         low, high = (float((law + law).epsilon(1e-2)) for law in (laws["lower"], laws["upper"]))

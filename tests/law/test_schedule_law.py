@@ -27,6 +27,7 @@ def repeated(sigma, q, count):
     return jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), count)
 
 
+@pytest.mark.slow
 def test_equal_steps_are_repetitions_and_order_does_not_matter():
     """Breaks if a step is lost, padded in, misplaced, or paired with another's parameters."""
     order = _rng.permutation(STEPS)
