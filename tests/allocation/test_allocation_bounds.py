@@ -82,7 +82,7 @@ def test_decomposition_reference_values(direction, prefix, name, family):
     np.testing.assert_allclose(got, exact, rtol=2e-3)
 
 
-@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("direction", ["remove", pytest.param("add", marks=pytest.mark.slow)])
 def test_bounds_hold_on_exact_laws(direction):
     """Breaks when either bound is below the exact curve of randomised response, t up to 300."""
     rng = np.random.default_rng(5)

@@ -90,7 +90,7 @@ def _allocation(rows, epochs):
     return jaxdp.RandomAllocation(jaxdp.FinitePair(p, q), t, 1, epochs)
 
 
-@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("direction", [pytest.param("remove", marks=pytest.mark.slow), "add"])
 def test_one_epoch_is_enumerated(direction):
     """Breaks when the mass of failure is that of one step, or where epsilon is 0 or less.
 

@@ -25,7 +25,7 @@ STEPS = np.append(TRUTHS[:, 1], np.round(10 ** RNG.uniform(0.5, 4.0, NUMBER)))
 DELTA = np.append([1e-6] * 3, 10 ** RNG.uniform(-9.0, -3.0, NUMBER))
 
 
-@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("direction", ["remove", pytest.param("add", marks=pytest.mark.slow)])
 def test_brackets_contain_the_truth_and_other_bounds_lie_above(direction):
     """Breaks when the law as the queries use it is not that of the mechanism, or is wide.
 
