@@ -170,6 +170,7 @@ def test_derivatives_at_known_values_are_compiled_quickly(quickly, derivative):
     assert len(quickly) == 1
 
 
+@pytest.mark.slow
 def test_programs_agree_however_they_are_optimised(monkeypatch):
     """Breaks when fewer optimisations change more than the last digits of a certified bound: when
     a cell of the law below counts on how a number was rounded, say.

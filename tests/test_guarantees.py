@@ -95,8 +95,8 @@ def test_tuning_under_transformations():
         return jaxdp.epsilon(jaxdp.RepeatAndSelect(jaxdp.Gaussian(sigma), mean), 1e-6)
 
     sigmas = jnp.array([2.0, 5.0])
-    values = jax.vmap(lambda s: epsilon(s, 8.0))(sigmas)
-    slopes = jax.jit(jax.vmap(jax.grad(epsilon, argnums=(0, 1)), in_axes=(0, None)))(sigmas, 8.0)
+    with_slopes = jax.value_and_grad(epsilon, argnums=(0, 1))
+    values, slopes = jax.jit(jax.vmap(with_slopes, in_axes=(0, None)))(sigmas, 8.0)
     assert np.all(np.isfinite(values))
     assert np.all(slopes[0] < 0.0)
     assert np.all(slopes[1] > 0.0)

@@ -63,7 +63,8 @@ def test_composed_averages(direction):
     assert (high - low < 7e-3 * high).all()
 
 
-@pytest.mark.parametrize("direction", ["remove", pytest.param("add", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["remove", "add"])
 def test_short_and_unequal_blocks(direction):
     """Breaks when blocks of a few steps, or of two lengths, are loose: some bounds were trivial.
 

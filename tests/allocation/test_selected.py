@@ -40,7 +40,7 @@ def _sampled(t, k, direction, number=400_000):
     return lost.mean(axis=1), 3.0 * lost.std(axis=1) / number**0.5
 
 
-@DIRECTIONS
+@pytest.mark.parametrize("direction", ["remove", pytest.param("add", marks=pytest.mark.slow)])
 def test_the_truth_lies_between_blocks_and_tests(direction):
     """Breaks when a test has more of P, or less of Q, than there is; or is a poor one."""
     m = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), STEPS, SELECTED)

@@ -60,7 +60,7 @@ def bounds(law, parameter, count, epsilon=1.0, log_delta=-10.0, **more):
 
 def test_composed_gaussian_brackets_the_closed_form():
     """Breaks if rounding, wrap-around or a discretisation ever falls on the unsafe side."""
-    mu, count, epsilon, exact = laws.random_gaussian_settings(60, seed=1)
+    mu, count, epsilon, exact = laws.random_gaussian_settings(24, seed=1)
     low, high, epsilon_low, epsilon_high = bounds("gaussian", mu, count, epsilon, exact)
     room = 1e-12 * np.abs(exact)  # of the closed form's own arguments
     assert np.all(low <= exact + room)

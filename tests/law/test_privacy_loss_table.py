@@ -104,6 +104,7 @@ def test_files_hold_all_of_a_law_and_nothing_else_is_read(laws, tmp_path):
         jaxdp.PrivacyLoss.load(path.with_suffix(".npz"))
 
 
+@pytest.mark.slow
 def test_a_law_in_32_bits_and_what_has_no_table(laws):
     law = jaxdp.privacy_loss(jaxdp.Laplace(2.0), delta=1e-2)
     assert law.tilt.dtype == np.float32

@@ -39,6 +39,7 @@ def test_composed_gaussians_have_their_closed_form():
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_exact_pairs_that_fail_or_reveal_nothing():
     """Breaks when a failure, a direction or an end of the curve is lost, or rounding unpaid."""
     rates = np.array([0.0, 1e-12, 1e-3, 0.05, 0.3, 0.7, 0.99, 1.0])
