@@ -98,9 +98,10 @@ SIZES = {"num_examples": 1000, "batch_size": 50, "epochs": 3, "noise_multiplier"
     ("options", "settings"),
     [
         (("--scheme", "public order"), {"batches": "public order"}),
-        (
+        pytest.param(  # what is attained are averages, composed: a program for every question
             ("--batches", "shuffled", "--neighbours", "replace-special"),
             {"batches": "shuffled", "neighbours": "replace-special"},
+            marks=pytest.mark.slow,
         ),
     ],
 )
