@@ -153,11 +153,11 @@ def run(name: str, cache: str | None) -> list[float]:
     setup, body = TASKS[name]
     settings = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
     # (Nor is bytecode to be compiled again: an installed package has it.)
-    others = ("XLA_FLAGS", "PYTHONDONTWRITEBYTECODE")
+    others = ("XLA_FLAGS", "PYTHONDONTWRITEBYTECODE", "JAXDP_PROGRAMS")
     environment = {k: v for k, v in os.environ.items() if k not in (*settings, *others)}
     environment.setdefault("PYTHONPYCACHEPREFIX", os.path.join(tempfile.gettempdir(), "cold-pyc"))
     if cache is not None:
-        environment |= {settings[0]: cache, settings[1]: "0"}
+        environment |= {settings[0]: cache, settings[1]: "0", "JAXDP_PROGRAMS": cache}
     program = PROGRAM.format(setup=setup, body=body)
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)

@@ -20,6 +20,8 @@ import jax
 import numpy as np
 from jax.extend.core import get_opaque_trace_state, set_current_trace, take_current_trace
 
+from jaxdp import _programs
+
 # XLA's newer emitters take half the time, LLVM's optimisations much of the rest: a batch of many
 # rows has the first level of them, a call of few has none. An option that this jaxlib does not know
 # is left out.
@@ -51,14 +53,25 @@ class Program:
         self._full = jax.jit(function)
         self._quick = quick
         self._rows: dict[Any, int] = {}
+        self._kept: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, leaves: Sequence[Any], batch: tuple[int, ...]) -> Any:
         """Run on concrete leaves, whose batch has this shape."""
         rows = math.prod(batch)
         if self._is_quick(leaves, rows):
             level = rows if self._quick is True else _QUICK_ROWS
-            return _run_quickly(self._function, list(leaves), level)
+            return _run_quickly(self._traced(leaves), list(leaves), level)
         return self._full(list(leaves))
+
+    def _traced(self, leaves: Sequence[Any]) -> Callable[..., Any]:
+        """The function, as an earlier process may have traced it."""
+        where = _programs.folder()
+        if where is None:
+            return self._function
+        key = where, tuple(map(_programs.type_of, leaves))
+        if key not in self._kept:
+            self._kept[key] = _programs.kept(self._function, leaves, where)
+        return self._kept[key]
 
     def _is_quick(self, leaves: Sequence[Any], rows: int) -> bool:
         always = self._quick == "always"

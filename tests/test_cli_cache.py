@@ -11,7 +11,8 @@ MAIN = [sys.executable, "-c", "from jaxdp.cli import main; main()"]
 
 def start(home, *arguments):
     """A command with a cache folder of its own, and no other setting for caches."""
-    unset = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+    unset = ["JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"]
+    unset += ["JAXDP_PROGRAMS"]
     environment = {k: v for k, v in os.environ.items() if k not in unset}
     environment |= {"XDG_CACHE_HOME": str(home), "HOME": str(home), "JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
@@ -36,7 +37,8 @@ def answer(process):
 
 
 def programs(home):
-    return {p.name: p.stat().st_size for p in pathlib.Path(home).rglob("*-cache")}
+    kept = [*pathlib.Path(home).rglob("*-cache"), *pathlib.Path(home).rglob("*.traced")]
+    return {p.name: p.stat().st_size for p in kept}
 
 
 def test_programs_are_kept_for_every_number(tmp_path):
@@ -45,14 +47,16 @@ def test_programs_are_kept_for_every_number(tmp_path):
     first, second = (answer(process) for process in both)
     assert first != second
     kept = programs(tmp_path)
-    assert any(name.startswith("jit__compute") for name in kept)
+    assert sum(name.endswith(".traced") for name in kept) >= 1
+    assert sum(name.endswith("-cache") for name in kept) >= 1
     assert list(tmp_path.rglob(".lockfile")), "JAX keeps the folder within no bounds"
 
     assert answer(epsilon(tmp_path, 1.5, steps=1000)) not in (first, second)
     assert programs(tmp_path) == kept
 
-    for path in tmp_path.rglob("*-cache"):  # as a process that is killed may leave them
-        path.write_bytes(path.read_bytes()[:100])
+    for name in ("*-cache", "*.traced"):  # as a process that is killed may leave them
+        for path in tmp_path.rglob(name):
+            path.write_bytes(path.read_bytes()[:100])
     assert answer(epsilon(tmp_path, 2.0)) == second
 
 

@@ -18,6 +18,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 FLOORS = {
     "jaxdp._x64": 0,
     "jaxdp._checks": 0,
+    "jaxdp._programs": 0,
     "jaxdp._devices": 0,
     "jaxdp._lanes": 0,
     "jaxdp._structure": 0,

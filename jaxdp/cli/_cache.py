@@ -1,4 +1,4 @@
-"""Compiled programs are kept for the next command: JAX's own cache, in the user's cache folder."""
+"""Programs are kept for the next command, traced and compiled, in the user's cache folder."""
 
 import contextlib
 import importlib.util
@@ -9,7 +9,10 @@ import jax
 import platformdirs
 from jax.experimental.compilation_cache import compilation_cache
 
-MOST_BYTES = 256 * 2**20  # the programs used least recently go first
+from jaxdp import _programs
+
+MOST_COMPILED = 192 * 2**20  # the programs used least recently go first
+MOST_BYTES = MOST_COMPILED + _programs.MOST_BYTES
 
 
 def folder() -> pathlib.Path:
@@ -30,13 +33,14 @@ def kept_programs() -> Iterator[None]:
         return
     settings = {
         "jax_compilation_cache_dir": str(where),
-        "jax_compilation_cache_max_size": MOST_BYTES,
+        "jax_compilation_cache_max_size": MOST_COMPILED,
         "jax_persistent_cache_min_compile_time_secs": 0.0,
     }
     before = {name: jax.config.values[name] for name in settings}
     _configure(settings)
     try:
-        yield
+        with _programs.in_folder(where):
+            yield
     finally:
         _configure(before)
 
