@@ -7,6 +7,7 @@ and those written in its arithmetic, become arguments.
 """
 
 import dataclasses
+import enum
 import functools
 import weakref
 from collections.abc import Callable, Hashable
@@ -20,7 +21,15 @@ from jax.extend import core
 from jaxdp import _x64
 from jaxdp._mechanisms import Mechanism
 
-_STEP, _NUMBER = object(), object()  # a leaf that the steps give, and one that is an argument
+
+class _From(enum.Enum):
+    """Where a leaf comes from, that is not held."""
+
+    STEPS = enum.auto()
+    ARGUMENTS = enum.auto()
+
+
+_STEP, _NUMBER = _From
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +45,8 @@ class Recipe:
     treedef: Any = dataclasses.field(compare=False)
     held: tuple[Any, ...] = dataclasses.field(compare=False)
     leaves: tuple[Any, ...] = dataclasses.field(compare=False)
+
+    _named_by: ClassVar = ("key",)  # where programs are kept
 
     def __call__(self, value: Any, args: Any, numbers: tuple[Any, ...]) -> Any:
         given = iter(jax.tree.leaves(numbers))

@@ -4,8 +4,8 @@ JAX's own cache keeps what XLA made of a program, but is asked only once the pro
 to trace one takes a fresh process most of the time that is left then (DP-SGD: 1.3 of 1.6 seconds).
 Here the program itself is kept, as `jax.export` writes it, under a name of all that it was traced
 from: function, structure and options, shapes and types, JAX's configuration, versions, and the
-source of these packages. What cannot be named by its content, like a user's own class or function,
-is traced in every process: no name stands for two programs.
+source of these packages. What cannot be named by its content, like a user's own class or the
+density of a user's noise, is traced in every process: no name stands for two programs.
 
 A folder is used where one is given: by `in_folder`, as the command line does, or by the environment
 variable JAXDP_PROGRAMS.
@@ -13,6 +13,7 @@ variable JAXDP_PROGRAMS.
 
 import contextlib
 import dataclasses
+import enum
 import functools
 import hashlib
 import importlib
@@ -28,9 +29,11 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
+from jax.extend import core
 
 MOST_BYTES = 64 * 2**20  # of a folder: what was used least recently goes first
 _OURS = ("jaxdp", "calibrate")
+_OTHERS = ("builtins", "numpy", "jax", "jaxlib")  # whose types have names: versions are in them
 _SUFFIX = ".traced"
 _given: list[pathlib.Path | None] = []
 
@@ -113,13 +116,18 @@ def _surroundings() -> tuple[Any, ...]:
 
 
 def _name(x: Any) -> str:
-    """A text that nothing else has; _NoName where there is none."""
+    """A text that nothing else has; _NoName where there is none.
+
+    A dataclass is named by its fields, by some of them if its class says so (`_named_by`).
+    """
     if x is None or type(x) in (bool, int, str, bytes):
         return f"{type(x).__name__} {x!r}"
     if type(x) is float:
         return f"float {x.hex()}"
     if isinstance(x, np.dtype):
         return f"dtype {x}"
+    if isinstance(x, enum.Enum):
+        return f"{_qualified(type(x))}.{x.name}"
     if type(x) in (tuple, list):
         return f"{type(x).__name__}({', '.join(map(_name, x))})"
     if isinstance(x, jax.tree_util.PyTreeDef):
@@ -128,10 +136,16 @@ def _name(x: Any) -> str:
         return f"partial({_name((x.func, x.args, sorted(x.keywords.items())))})"
     if isinstance(x, type | types.FunctionType):
         return _qualified(x)
-    if dataclasses.is_dataclass(x):
-        fields = [(f.name, getattr(x, f.name)) for f in dataclasses.fields(x)]
-        if vars(x).keys() <= dict(fields).keys():
-            return f"{_qualified(type(x))}({_name(fields)})"
+    if type(x) is jax.core.ShapedArray:
+        return f"array {x.shape} {x.dtype} {x.weak_type}"
+    if isinstance(x, core.Primitive):
+        if getattr(core.primitives, f"{x.name}_p", None) is x:
+            return f"primitive {x.name}"
+    elif dataclasses.is_dataclass(x):
+        fields = [f.name for f in dataclasses.fields(x)]
+        fields = getattr(type(x), "_named_by", fields if vars(x).keys() <= set(fields) else None)
+        if fields is not None:
+            return f"{_qualified(type(x))}({_name([(f, getattr(x, f)) for f in fields])})"
     raise _NoName
 
 
@@ -140,7 +154,7 @@ def _qualified(x: Any) -> str:
     if x is type(None):
         return "None"
     module, name = x.__module__, x.__qualname__
-    if module.split(".")[0] not in (*_OURS, "builtins"):
+    if module.split(".")[0] not in (_OURS + _OTHERS if isinstance(x, type) else _OURS):
         raise _NoName
     held: Any = importlib.import_module(module)
     for part in name.split("."):

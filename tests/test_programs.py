@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend import core
 
 import calibrate
 import jaxdp
@@ -121,6 +122,12 @@ PARTS = [None, True, 1, 1.0, -0.0, 0.0, "1", b"1", (1,), [1], (), ((1,), 2), (1,
 PARTS += [np.dtype("float32"), np.dtype("float64"), jaxdp.Numerical(), jaxdp.Numerical(1024)]
 PARTS += [jaxdp.Renyi(), jaxdp.Renyi((2.0,)), jaxdp.Gaussian, jaxdp.Laplace, _answers.log_delta]
 PARTS += [_queries.scalar_epsilon, functools.partial(_answers.log_delta, 1)]
+PARTS += [core.primitives.mul_p, core.primitives.add_p, np.float32, int, bool, jnp.float64]
+PARTS += [
+    jax.core.ShapedArray((2,), np.dtype("float32")),
+    jax.core.ShapedArray((), np.dtype("int8")),
+]
+PARTS += [*calibrate.Status][:2]
 PARTS += [functools.partial(_answers.log_delta, m=1), jaxdp.Gaussian(1.0), jaxdp.Gaussian(2.0)]
 
 
@@ -162,6 +169,7 @@ class Options:
         functools.partial(lambda x: x, 1),
         (1, (2, lambda x: x)),
         jnp.sin,
+        core.Primitive("mul"),
         jax.tree.structure(Own(1.0)),
     ],
 )
@@ -173,14 +181,27 @@ def test_what_has_no_name_by_its_content(x):
 def test_users_own_code_is_traced_in_every_process(tmp_path):
     """Breaks when a changed function of a user's is answered for by what it was before."""
     with _programs.in_folder(tmp_path):
-        for scale in (1.0, 2.0):
-            found = calibrate.solve(
-                lambda s, scale=scale: jaxdp.Gaussian(s, scale), epsilon=1.0, delta=1e-5
-            )
-            assert float(found.value) == pytest.approx(3.7306 * scale, rel=1e-4)
         noise = jaxdp.AdditiveNoise(lambda x: -jnp.abs(x))
         assert float(jaxdp.delta(noise, 0.5)) > 0.0
     assert files(tmp_path) == set()
+
+
+def test_a_calibrated_function_is_known_by_its_steps(tmp_path):
+    """Breaks when functions that build otherwise share a program, or that build alike do not."""
+    with _programs.in_folder(tmp_path):
+        for function, wanted, number in (
+            (lambda s: jaxdp.Gaussian(s, 1.0), 1.0, 1),
+            (lambda s: jaxdp.Gaussian(s, 2.0), 2.0, 1),
+            (lambda s: jaxdp.Gaussian(s * s, 1.0), 1.0, 2),
+            (lambda s: jaxdp.Gaussian(s + s, 1.0), 1.0, 3),
+            (lambda s: jaxdp.Repeated(jaxdp.Gaussian(s), 1.0), 1.0, 4),
+        ):
+            _x64._compiled.cache_clear()
+            found = calibrate.solve(function, epsilon=1.0, delta=1e-5)
+            sigma = function(found.value)
+            sigma = sigma.mechanism if isinstance(sigma, jaxdp.Repeated) else sigma
+            assert float(sigma.sigma) == pytest.approx(3.730632 * wanted, rel=1e-6)
+            assert len(files(tmp_path)) == number
 
 
 def test_one_in_the_place_of_another_has_no_name(monkeypatch):
