@@ -340,6 +340,7 @@ def test_infeasible_says_which_direction_and_by_how_much():
     assert solved.shortfall is None
 
 
+@pytest.mark.slow
 def test_minimize_vectors_by_moments_then_by_the_engine():
     """Breaks when a vector is taken for a batch, or what moments ask for too much is kept."""
     price = np.array([1.0, 16.0, 1.0, 1.0])

@@ -71,7 +71,7 @@ def _selected(mean, shape, order, which):
     return out
 
 
-@pytest.mark.parametrize("shape", [0.0, 3.0, math.inf])
+@pytest.mark.parametrize("shape", [0.0, pytest.param(3.0, marks=pytest.mark.slow), math.inf])
 def test_tuning_of_a_finite_pair_by_its_definition(shape):
     """Breaks when delta of the best of K runs, summed over K, is above the bound, for any order."""
     base = jaxdp.FinitePair([0.5, 0.3, 0.2], [0.25, 0.35, 0.4])

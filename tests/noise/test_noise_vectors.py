@@ -215,6 +215,7 @@ def test_sums_are_below_their_published_bound():
 # As a mechanism
 
 
+@pytest.mark.slow
 def test_sampled_rounds_and_shares():
     """Breaks when runs of sampled rounds, or what is left of shared noise, are another's."""
     rounds = [
