@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _law, _numerical_average, _numerical_guess
+from jaxdp import _lanes, _law, _numerical_average, _numerical_guess
 from jaxdp._allocation import _selected
 from jaxdp._law import AnyDirection, Bounds, Sides
 from jaxdp._mechanisms import Direction, Mechanism, _curve
@@ -85,14 +85,23 @@ def _with_tables(
     return _over_flags(direction, one)
 
 
+def takes_flag(m: Mechanism) -> bool:
+    """Whether the direction may be traced: of most averages each has its own program."""
+    return not holds_average(m) or (_numerical_average.takes_flag(m) and not has_tables(m))
+
+
+def _is_named(direction: AnyDirection) -> bool:
+    """Whether it is one direction, known as the program is traced, which then needs no flag."""
+    return isinstance(direction, str) and direction != "both"
+
+
 def _over_flags(direction: AnyDirection, one: Callable[[jax.Array], Bounds]) -> Bounds:
     """`_over` of what takes the direction as a flag, "add" or not: one program for both."""
     if not isinstance(direction, str):
         return one(direction)
     if direction != "both":
         return one(jnp.asarray(direction == "add"))
-    each = jax.vmap(one)(jnp.array([False, True]))
-    return tuple(jnp.max(values, axis=0) for values in each)
+    return tuple(jnp.max(values, axis=0) for values in _lanes.both(one))
 
 
 def _aim(m: Mechanism, epsilon: jax.Array) -> jax.Array:
@@ -121,8 +130,17 @@ def _of_averages(
 ) -> Bounds:
     """Bounds where averages are composed: `bounds(direction, sides, as_term)`, in one program.
 
-    Where they hold tables, those of a side are its own.
+    Where they hold tables, those of a side are its own. Where the direction may be a flag, both
+    directions share a program.
     """
+    if takes_flag(m) and not _is_named(direction):
+        ends = _ends(m)
+
+        def flagged(add: jax.Array) -> Bounds:
+            found = bounds(add, sides, functools.partial(as_term, None))
+            return capped(found, _law.either(add, ends[1], ends[0]))
+
+        return _over_flags(direction, flagged)
 
     def average(d: Any) -> Bounds:
         if not has_tables(m):
@@ -298,6 +316,9 @@ def log_delta_estimate(
     aim = _aim(m, epsilon)
     if _curve.has_average(m):
         estimate = _numerical_average.log_delta_estimate
+        if takes_flag(m) and not _is_named(direction):
+            step = functools.partial(as_term, None)
+            return _over_flags(direction, lambda add: (estimate(m, epsilon, add, step),))[0]
 
         def average(d: Any) -> tuple[jax.Array]:
             as_term = _average_terms(m, d, 1, _TABLE_SHARE * _ESTIMATE_SIZE, aim)

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from jaxdp import _law
 from jaxdp._allocation._selected import Selected
 from jaxdp._divergences import log_add
-from jaxdp._law import Bounds, Sides, _allocation, _average_guess, _subset
+from jaxdp._law import Bounds, Sides, _allocation, _average_guess, _subset, either
 from jaxdp._mechanisms import Average, Mechanism, _curve
 from jaxdp._mechanisms._gaussian import GaussianFamily
 
@@ -33,6 +33,14 @@ def step_of(block: Average) -> Any:
 def is_one(m: Mechanism) -> bool:
     """Whether m is exactly one average, which is asked about any epsilon directly."""
     return _curve.has_average(m) and _one(m) is not None
+
+
+def takes_flag(m: Mechanism) -> bool:
+    """Whether both directions of m are one program: of one average of steps, one of them chosen.
+
+    (A law to be composed is made for its direction, by other lattices above than below.)
+    """
+    return is_one(m) and not isinstance(_one(m), Selected)
 
 
 def _one(m: Mechanism) -> Average | None:
@@ -246,10 +254,15 @@ def log_delta(
     grid_size: int | None,
     as_term: StepTerm,
 ) -> Bounds:
-    """Certified bounds on log delta in one direction; `as_term(step, count)` is a step's law."""
+    """Certified bounds on log delta in one direction; `as_term(step, count)` is a step's law.
+
+    The direction has to be a name unless `takes_flag`.
+    """
     bounds = _log_delta(m, epsilon, direction, sides, grid_size, as_term)
-    other = m._log_failure("add" if direction == "remove" else "remove")
-    return _at_least(bounds, sides, epsilon, m._log_failure(direction), other)
+    own, other = m._log_failure("remove"), m._log_failure("add")
+    add = direction == "add" if isinstance(direction, str) else direction
+    own, other = either(add, (other, own), (own, other))
+    return _at_least(bounds, sides, epsilon, own, other)
 
 
 def epsilon(

@@ -21,7 +21,7 @@ from jaxdp._law import (
     _query,
 )
 from jaxdp._law._average import Total
-from jaxdp._law._terms import Direction, Term
+from jaxdp._law._terms import AnyDirection, Direction, Sign, Term, either
 
 DEFAULT_SIZE = 16384
 _LAST = 600.0
@@ -32,8 +32,10 @@ _KINDS = ((False, True), (True, True), (False, False))
 _ROUNDS = 2  # of their plans
 
 
-def _sign(direction: Direction) -> int:
-    return 1 if direction == "remove" else -1
+def _sign(direction: AnyDirection) -> Sign:
+    if isinstance(direction, str):
+        return 1 if direction == "remove" else -1
+    return jnp.where(direction, -1.0, 1.0)
 
 
 def _numbers(*values: ArrayLike) -> tuple[jax.Array, ...]:
@@ -45,24 +47,27 @@ def _unknown(term: Term) -> jax.Array:
     return jnp.where(jnp.isnan(jnp.asarray(term.mass_error)), jnp.nan, 0.0)
 
 
-def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: int, side: int) -> jax.Array:
+def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: Sign, side: int) -> jax.Array:
     """The bound; past the last epsilon whose ratio is a double, the one there (above) or none."""
     beyond, epsilon = epsilon > _LAST, jnp.minimum(epsilon, _LAST)
     c = s * steps * jnp.exp(s * epsilon)
-    value = _average.log_curve(law, c, side) - jnp.log(steps) - (0.0 if s > 0 else s * epsilon)
+    value = _average.log_curve(law, c, side) - jnp.log(steps) + either(s > 0, 0.0, epsilon)
     if side < 0:
         value = jnp.where(beyond, -jnp.inf, value)
-    if s > 0:
-        value = log_add(
-            value, log_positive(law.tau) + side * _allowances.failure(log_positive(law.tau))
-        )
-    elif side > 0:
-        value = log_add(value, log_positive(law.dropped))
+    value = log_add(value, _log_gone(law, s, side))
     return jnp.minimum(value, 0.0) if side > 0 else value
 
 
+def _log_gone(law: Total, s: Sign, side: int) -> jax.Array:
+    """log of what delta has besides the curve: P{inf}; of "add", above, what the lattice lacks."""
+    log_tau = log_positive(law.tau)
+    log_tau += side * _allowances.failure(log_tau)
+    lacking = log_positive(law.dropped) if side > 0 else jnp.float64(-jnp.inf)
+    return either(s > 0, log_tau, lacking)
+
+
 def _epsilon(
-    law: Total, steps: jax.Array, query: jax.Array, log_delta: jax.Array, s: int, side: int
+    law: Total, steps: jax.Array, query: jax.Array, log_delta: jax.Array, s: Sign, side: int
 ) -> jax.Array:
     """Where the bound on the curve at the nodes, linear in between, meets delta times its scale.
 
@@ -70,22 +75,20 @@ def _epsilon(
     the node before. Below: past the last node where it is not.
     """
     at = _average.curve(law, query, side)
-    gone = log_positive(law.tau if s > 0 else law.dropped)
-    gone = gone + (side * _allowances.failure(gone) if s > 0 else 0.0)
+    gone = _log_gone(law, s, side)
     some = log_delta > gone
     left = jnp.where(some, log_delta, 0.0) + special.log1mexp(
         jnp.where(some, gone - log_delta, -1.0)
     )
     log_delta = jnp.where(some, left, -jnp.inf)
-    if s > 0:
-        log_delta += jnp.log(steps)
+    log_delta += either(s > 0, jnp.log(steps), 0.0)
     exponent = log_delta - at.log_unit
     target = jnp.exp(jnp.clip(exponent, -700.0, 700.0))
     # what is beyond the range of a double, on the safe side
     target = jnp.where(side * exponent < -700.0, 0.0 if side > 0 else jnp.inf, target)
     rough = _allowances.exponent(log_delta, at.log_unit)
     target = jnp.where(log_delta > -jnp.inf, target, 0.0) * (1.0 - side * rough)
-    aim = jnp.full_like(at.y, target) if s > 0 else -at.y * target
+    aim = either(s > 0, jnp.ones_like(at.y), -at.y) * target
     count = jnp.arange(at.y.shape[0], dtype=jnp.int32)
     last = at.y.shape[0] - 1
     if side > 0:
@@ -210,7 +213,7 @@ def allocation_log_delta_bounds(
     epsilon: ArrayLike,
     *,
     count: ArrayLike | tuple[ArrayLike, ...] | None = None,
-    direction: Direction = "remove",
+    direction: AnyDirection = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
 ) -> tuple[jax.Array, ...]:
@@ -250,7 +253,7 @@ def allocation_epsilon_bounds(
     *,
     log_delta: ArrayLike | None = None,
     count: ArrayLike | tuple[ArrayLike, ...] | None = None,
-    direction: Direction = "remove",
+    direction: AnyDirection = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
 ) -> tuple[jax.Array, ...]:

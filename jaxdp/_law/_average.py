@@ -43,7 +43,7 @@ from jaxdp._law import _allowances, _average_grid
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_plan import AveragePlan
 from jaxdp._law._grid import ladder
-from jaxdp._law._terms import Term
+from jaxdp._law._terms import Sign, Term
 
 _DENSITY = 64
 _REACH = 2**28
@@ -88,7 +88,7 @@ def _log_sums(weights: jax.Array, exponent: jax.Array) -> jax.Array:
     return top + jnp.log(jnp.sum(weights * scaled, axis=-1))
 
 
-def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, side: int) -> Total:
+def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: Sign, side: int) -> Total:
     """The law of S above (side = +1) or below (-1), near the query of the plan."""
     width = plan.high - plan.low if side > 0 else plan.width
     spacing = jnp.maximum(width / (size - 8), 1e-13 * plan.middle)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from jaxdp._law._average_grid import support
-from jaxdp._law._terms import Term
+from jaxdp._law._terms import Sign, Term, either
 
 # Losses of the coarse law: 0 and +- 10^-9 ... 600; neighbours 10%, 0.1 or 3% apart.
 _SIDE = np.concatenate(
@@ -66,7 +66,7 @@ class Moments(NamedTuple):
     deviation: jax.Array
 
 
-def moments(atoms: Atoms, theta: jax.Array, s: int) -> Moments:
+def moments(atoms: Atoms, theta: jax.Array, s: Sign) -> Moments:
     """K, and mean and deviation of the tilted x."""
     exponent = atoms.log_q + s * theta * (atoms.x - 1.0)
     top = jnp.max(exponent)
@@ -83,9 +83,9 @@ def _log_part(theta: jax.Array, deviation: jax.Array) -> jax.Array:
     return jnp.log(deviation) - jnp.log(2.5066) - jnp.log1p(v * (1.2533 + v))
 
 
-def log_delta_at(m: Moments, theta: jax.Array, steps: jax.Array, s: int) -> jax.Array:
+def log_delta_at(m: Moments, theta: jax.Array, steps: jax.Array, s: Sign) -> jax.Array:
     exponent = steps * (m.log_norm - s * theta * (m.mean - 1.0))
-    scale = steps if s > 0 else steps * m.mean
+    scale = steps * either(s > 0, 1.0, m.mean)
     return exponent + _log_part(theta, jnp.sqrt(steps) * m.deviation) - jnp.log(scale)
 
 
@@ -102,7 +102,7 @@ def guess(atoms: Atoms, steps: jax.Array, total: jax.Array) -> jax.Array:
 
 
 def saddle(
-    atoms: Atoms, steps: jax.Array, y: jax.Array | None, log_delta: jax.Array | None, s: int
+    atoms: Atoms, steps: jax.Array, y: jax.Array | None, log_delta: jax.Array | None, s: Sign
 ) -> jax.Array:
     """The tilt whose mean is y (within the range of doubles), or whose delta is the given one.
 

@@ -54,7 +54,7 @@ from jax import lax
 
 from jaxdp._divergences import exp_log, log_positive
 from jaxdp._law import _allowances
-from jaxdp._law._terms import Term
+from jaxdp._law._terms import Sign, Term, either
 
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
@@ -149,22 +149,20 @@ def upper(
     middle: jax.Array,
     largest: jax.Array,
     ladder: jax.Array,
-    s: int,
+    s: Sign,
 ) -> StepLaw:
     """The law above, as the module's docstring has it."""
     low, high = support(term)
-    place = jnp.float64(0.0)
-    if s < 0:
-        spacing, place = _on_lattice(term, low, spacing)
-        high = jnp.where(place > 0.0, jnp.inf, high)
+    placed = _on_lattice(term, low, spacing)
+    spacing, place = either(s > 0, (spacing, jnp.float64(0.0)), placed)
+    high = jnp.where(place > 0.0, jnp.inf, high)
     low, high = (x * (1.0 + s * _allowances.ratio_nudge(x)) for x in (low, high))
     lattice = _lattice(low, high, largest, spacing, middle)
     positions = _positions(lattice, ladder)
-    if s < 0:
-        far = jnp.abs(positions[1:-1] - place)
-        nearest = (place > 0.0) & (place < lattice.top) & (far <= jnp.min(far))
-        inner = jnp.where(nearest, place, positions[1:-1])
-        positions = jnp.concatenate([positions[:1], inner, positions[-1:]])
+    far = jnp.abs(positions[1:-1] - place)
+    nearest = (place > 0.0) & (place < lattice.top) & (far <= jnp.min(far))
+    inner = jnp.where(nearest, place, positions[1:-1])
+    positions = jnp.concatenate([positions[:1], inner, positions[-1:]])
     nodes = lattice.anchor + lattice.spacing * positions
     lo = jnp.concatenate([jnp.zeros((1,)), nodes[1:]])
     hi = jnp.concatenate([nodes[1:], jnp.array([jnp.inf])])
@@ -178,7 +176,8 @@ def upper(
     out = jnp.concatenate([left, mass[-1:]]) + jnp.concatenate([zero, right])
     revealed = exp_log(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 + _allowances.sums(0))
     excess = mass[-1] * jnp.maximum((mean + error)[-1] - nodes[-1], 0.0)
-    tau = excess * (1.0 + _allowances.sums(0, 16)) + jnp.sum(lost) if s > 0 else jnp.float64(0.0)
+    tau = excess * (1.0 + _allowances.sums(0, 16)) + jnp.sum(lost)
+    tau = either(s > 0, tau, jnp.float64(0.0))
     nothing = jnp.float64(0.0)
     dropped = lax.stop_gradient(jnp.sum(jnp.where(lost > 0.0, 2.0 * jnp.exp(_SMALLEST), 0.0)))
     return StepLaw(lattice, positions, out.at[0].add(revealed), tau, nothing, nothing, dropped)
@@ -215,7 +214,7 @@ def _share(cells: _Cell, start: jax.Array) -> jax.Array:
 
 
 def _anchor(
-    term: Term, cut: jax.Array, spacing: jax.Array, s: int
+    term: Term, cut: jax.Array, spacing: jax.Array, s: Sign
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Where to cut, the mass up to there, and its mean: about one lattice step below the cut."""
     low, high = support(term)
@@ -247,7 +246,7 @@ def lower(
     largest: jax.Array,
     cut: jax.Array,
     ladder: jax.Array,
-    s: int,
+    s: Sign,
 ) -> StepLaw:
     """The law below, as the module's docstring has it; what is below `cut`, at least, collapses."""
     cut, atom, anchor = _anchor(term, cut, spacing, s)
@@ -266,34 +265,31 @@ def lower(
     (a, b), (u, v) = (mass[::2], mass[1::2]), (offset[::2], offset[1::2])
     whole = a + b
     sag = 0.125 * whole * width
-    zero = jnp.zeros((1,))
-    if s < 0:
-        sag = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
-        none = jnp.zeros_like(a)
-        cells = _Cell((a, b, none), (_where(a, u), _where(b, v), none), width, sag)
-        moved = _share(cells, atom)
-        weights = _nodes(whole, moved, atom)
-        tau = lead = square = jnp.float64(0.0)
-    else:
-        last = _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1)
-        top, above, beyond, _ = (x[0] for x in last)
-        tau = top * jnp.maximum(above - beyond - nodes[-1], 0.0) * (1.0 - _allowances.sums(0, 16))
-        lowest = (nodes[:-1] <= nodes[0]) & (width > 0.0)
-        last = jnp.where(lowest, atom, 0.0)
-        # No mean is to be lost at the lowest node.
-        chord = mass * ((edges[:-1] + edges[1:]) * (mean + error) - edges[:-1] * edges[1:])
-        lead = jnp.sum(mass * (base + offset)) + atom * anchor + top * nodes[-1]
-        square = jnp.sum(chord) + atom * anchor * cut + top * nodes[-1] ** 2
-        sag = jnp.where(lowest, 0.0, jnp.maximum(sag, jnp.concatenate([zero, sag[:-1]])))
-        offsets = _where(b, width - v), _where(a, width - u), _where(last, width)
-        cells = _Cell((b, a, last), offsets, width, sag)
-        cells = jax.tree.map(lambda x: x[::-1], cells)
-        moved = _share(cells, top)
-        weights = _nodes((whole + last)[::-1], moved, top)[::-1]
+    last = _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1)
+    top, above, beyond, _ = (x[0] for x in last)
+    tau = top * jnp.maximum(above - beyond - nodes[-1], 0.0) * (1.0 - _allowances.sums(0, 16))
+    lowest = (nodes[:-1] <= nodes[0]) & (width > 0.0)
+    at_end = jnp.where(lowest, atom, 0.0)
+    # No mean is to be lost at the lowest node.
+    chord = mass * ((edges[:-1] + edges[1:]) * (mean + error) - edges[:-1] * edges[1:])
+    lead = jnp.sum(mass * (base + offset)) + atom * anchor + top * nodes[-1]
+    square = jnp.sum(chord) + atom * anchor * cut + top * nodes[-1] ** 2
+    lead, square = lax.stop_gradient((lead, square * (1.0 + _allowances.sums(mass.size, 64))))
+    zero, none = jnp.zeros((1,)), jnp.zeros_like(a)
+    # The recursion goes down in Y: for s = +1 from the largest ratio, its cells reversed.
+    sag_up = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
+    sag_down = jnp.where(lowest, 0.0, jnp.maximum(sag, jnp.concatenate([zero, sag[:-1]])))
+    up = _Cell((a, b, none), (_where(a, u), _where(b, v), none), width, sag_up)
+    offsets = _where(b, width - v), _where(a, width - u), _where(at_end, width)
+    down = _Cell((b, a, at_end), offsets, width, sag_down)
+    down = jax.tree.map(lambda x: x[::-1], down)
+    start = either(s > 0, top, atom)
+    moved = _share(either(s > 0, down, up), start)
+    weights = _nodes(either(s > 0, (whole + at_end)[::-1], whole), moved, start)
+    weights = either(s > 0, weights[::-1], weights)
+    tau, lead, square = (either(s > 0, x, jnp.float64(0.0)) for x in (tau, lead, square))
     weights = jnp.maximum(weights, 0.0) * (1.0 - _allowances.RECURSION)
-    return StepLaw(
-        lattice, positions, weights, tau, lead, square * (1.0 + _allowances.sums(mass.size, 64))
-    )
+    return StepLaw(lattice, positions, weights, tau, lead, square)
 
 
 def _where(mass: jax.Array, offset: jax.Array) -> jax.Array:

@@ -34,7 +34,7 @@ from jaxdp._law._average_atoms import (
 )
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_grid import support
-from jaxdp._law._terms import Term
+from jaxdp._law._terms import Sign, Term, either
 
 _SMALLEST = -705.0  # log of a P-mass that is still a number
 # The tilts tried, in units of the saddle point's: smaller ones put less weight on large ratios.
@@ -82,8 +82,9 @@ def _edge(log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array) -> jax.Arra
     return jnp.min((log_mgf - log_mass) / tilts)
 
 
-def _either(whole: bool | jax.Array, yes: ArrayLike, no: ArrayLike) -> ArrayLike:
-    return (yes if whole else no) if isinstance(whole, bool) else jnp.where(whole, yes, no)
+def _may_remove(s: Sign) -> bool:
+    """Whether s is +1 or only the running program knows."""
+    return not isinstance(s, int) or s > 0
 
 
 class _Query(NamedTuple):
@@ -93,12 +94,12 @@ class _Query(NamedTuple):
     log_delta: jax.Array
 
 
-def _scale(y: jax.Array, steps: jax.Array, s: int) -> jax.Array:
-    return steps if s > 0 else jnp.maximum(-y, 1e-300)
+def _scale(y: jax.Array, steps: jax.Array, s: Sign) -> jax.Array:
+    return either(s > 0, steps, jnp.maximum(-y, 1e-300))
 
 
 def _first_query(
-    common: "_Choice", total: jax.Array | None, log_delta: jax.Array | None, s: int
+    common: "_Choice", total: jax.Array | None, log_delta: jax.Array | None, s: Sign
 ) -> _Query:
     """From the saddle point."""
     atoms, highest, steps = common.atoms, common.high, common.steps
@@ -127,20 +128,19 @@ class _Choice(NamedTuple):
     down: bool | jax.Array
 
 
-def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePlan:
+def _at(common: _Choice, query: _Query, s: Sign, points: jax.Array) -> AveragePlan:
     """The tilt, of those tried, that needs the smallest window to answer the query."""
     atoms, lowest, highest, steps, whole, typical, *_, down = common
-    if s > 0 and whole is not True:
+    if _may_remove(s) and whole is not True:
         far = far_enough(atoms, common.short, jnp.maximum(query.y - steps, 0.0))
-        highest = jnp.minimum(highest, _either(whole, jnp.inf, far))
-        atoms = Atoms(atoms.log_q, jnp.minimum(atoms.x, highest))
+        far = either(s > 0, far, jnp.inf)
+        highest = jnp.minimum(highest, either(whole, jnp.inf, far))
+        atoms = Atoms(atoms.log_q, either(s > 0, jnp.minimum(atoms.x, highest), atoms.x))
     # All of the law but this mass, for one that will be composed: twice over on the add side, where
     # ratios that rare are capped, or Chernoff would see nothing but the largest.
-    usual = atoms
-    if s < 0:
-        above = lax.cumsum(jnp.exp(atoms.log_q), reverse=True)
-        largest = jnp.max(jnp.where(above > _REST / steps, atoms.x, 0.0))
-        usual = Atoms(atoms.log_q, jnp.minimum(atoms.x, largest))
+    above = lax.cumsum(jnp.exp(atoms.log_q), reverse=True)
+    largest = jnp.max(jnp.where(above > _REST / steps, atoms.x, 0.0))
+    usual = Atoms(atoms.log_q, either(s > 0, atoms.x, jnp.minimum(atoms.x, largest)))
     untilted = moments(usual, jnp.float64(0.0), s)
     rates = jnp.asarray(_CHERNOFF_TILTS) / (jnp.sqrt(steps) * untilted.deviation + 1e-15 * steps)
     log_mgf = log_sum(atoms.log_q - s * rates[:, None] * (usual.x - untilted.mean))
@@ -157,12 +157,12 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         # delta in units of the largest z e^{-theta z}, what a stray mass 1 would cost
         log_cost = log_value - steps * m.log_norm + theta * (query.y - s * steps)
         log_cost += jnp.log(theta) + 1.0
-        log_window = jnp.log(_either(whole, _WINDOW_OF_WHOLE, _WINDOW) if s > 0 else _WINDOW)
+        log_window = jnp.log(either(s > 0, either(whole, _WINDOW_OF_WHOLE, _WINDOW), _WINDOW))
         log_mass = jnp.minimum(log_cost + log_window, -2.0)
         log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
         # On the add side large ratios hardly count: they may be moved back, or dropped.
         heavy = lax.cumsum(jnp.exp(log_weight), reverse=True) > _WINDOW / steps
-        seen = heavy if s < 0 else atoms.log_q > -jnp.inf
+        seen = either(s > 0, atoms.log_q > -jnp.inf, heavy)
         top = jnp.minimum(highest, jnp.max(jnp.where(seen, atoms.x, 0.0)) * 1.05)
         light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
         cut = jnp.max(jnp.where(light, atoms.x, 0.0))
@@ -176,7 +176,8 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         least = jnp.minimum(ends[1], jnp.log(4.0 * deviation / farthest))
         tilts = jnp.exp(least + _STEPS_OF_TILTS * (ends[0] - least)) / deviation
         # (Worked out once, not for every tilt.)
-        away = jnp.stack([s * (x - m.mean) for x in (atoms.x, reaching)[::s]])
+        away = jnp.stack([atoms.x - m.mean, reaching - m.mean])
+        away = either(s > 0, away, -away[::-1])
         away, log_weight = lax.optimization_barrier((away, log_weight))
         both = jnp.stack([-tilts, tilts])[:, :, None]
         log_mgf = steps * log_sum(log_weight + both * away[:, None, :]).reshape(-1)
@@ -190,15 +191,15 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
             wide = log_mgf + 0.5 * steps * spread * jnp.concatenate([tilts, tilts]) ** 2
             below = _edge(wide[: tilts.size], tilts, log_mass)
             above = _edge(wide[tilts.size :], tilts, log_mass)
-            low = jnp.minimum(centre - below, _either(down, everything, floor))
+            low = jnp.minimum(centre - below, either(down, everything, floor))
             low = jnp.maximum(low, reach[0])
             # Above, z e^{-theta z} falls.
             far = jnp.minimum(centre + above, query.y + (3.0 - log_mass) / theta)
             high = jnp.minimum(jnp.maximum(far, query.y + 0.5 * deviation), reach[1])
             # What is wrapped around must not come to lie beyond what is read.
             far = jnp.minimum(centre + above, reach[1])
-            read = _either(down, low, floor)
-            high = jnp.maximum(high, low + far - _either(down, low, query.y))
+            read = either(down, low, floor)
+            high = jnp.maximum(high, low + far - either(down, low, query.y))
             return low, high, jnp.maximum(far - read, high - low), read
 
         low, high, _, _ = window(jnp.float64(0.0))
@@ -237,11 +238,11 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
     return jax.tree.map(lambda x: x[best], plans)
 
 
-def _read(common: _Choice, query: _Query, plan: AveragePlan, fixed: bool, s: int) -> _Query:
+def _read(common: _Choice, query: _Query, plan: AveragePlan, fixed: bool, s: Sign) -> _Query:
     """The query again, from a coarse transform: delta if y is fixed, else y."""
     atoms, steps = common.atoms, common.steps
     excess = jnp.sum(jnp.exp(atoms.log_q) * jnp.maximum(atoms.x - plan.largest, 0.0))
-    excess = steps * excess if s > 0 else jnp.float64(0.0)
+    excess = either(s > 0, steps * excess, jnp.float64(0.0))
     h = (plan.high - plan.low) / (_SIZE - 8)
     x = jnp.minimum(atoms.x, plan.largest)
     log_weight = atoms.log_q + s * plan.theta * (x - plan.middle)
@@ -297,7 +298,7 @@ def plan(
     steps: jax.Array,
     total: jax.Array | None,
     log_delta: jax.Array | None,
-    s: int,
+    s: Sign,
     size: int,
     *,
     whole: bool | jax.Array = False,
@@ -318,7 +319,7 @@ def plan(
     low, high = support(term)
     largest = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
     largest = jnp.minimum(high, 1.05 * largest)
-    if s > 0:
+    if _may_remove(s):
         target = guess(atoms, steps, total) if log_delta is None else log_delta
 
         def ratio(share: ArrayLike) -> jax.Array:
@@ -326,13 +327,14 @@ def plan(
             kept = above > jnp.exp(jnp.maximum(target + jnp.log(share), _SMALLEST))
             return jnp.max(jnp.where(kept, atoms.x, 1.0)) * 1.05
 
-        largest = ratio(_either(whole, _TOP_OF_WHOLE, _TOP))
+        decisive = ratio(either(whole, _TOP_OF_WHOLE, _TOP))
         if others is not None:
             alone = far_enough_alone(atoms, steps, ratio, others)
-            largest = jnp.minimum(largest, _either(whole, alone, jnp.inf))
-        largest = jnp.minimum(high, largest)
-        atoms = Atoms(atoms.log_q, jnp.minimum(atoms.x, largest))
-    short = shortfall(atoms, steps) if s > 0 and whole is not True else jnp.float64(0.0)
+            decisive = jnp.minimum(decisive, either(whole, alone, jnp.inf))
+        largest = either(s > 0, jnp.minimum(high, decisive), largest)
+        atoms = Atoms(atoms.log_q, either(s > 0, jnp.minimum(atoms.x, largest), atoms.x))
+    some = _may_remove(s) and whole is not True
+    short = shortfall(atoms, steps) if some else jnp.float64(0.0)
     down = whole if down is None else down
     common = _Choice(atoms, low, largest, steps, whole, typical, others, short, down)
     common = common._replace(low=lax.stop_gradient(low), high=lax.stop_gradient(largest))

@@ -8,12 +8,23 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from jaxdp import _lanes
+
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 Direction = Literal["remove", "add", "both"]
 # A direction, or one that may be traced: whether it is "add".
 AnyDirection = Direction | jax.Array
 Sides = tuple[int, ...]  # of bounds: +1 above, -1 below
+# +1 or -1 as "remove" or "add" is read: traced where both directions are one program.
+Sign = int | jax.Array
 Bounds = tuple[jax.Array, ...]  # one for each side
+
+
+def either(some: bool | jax.Array, yes: Any, no: Any) -> Any:
+    """One of two arrays, or trees of some: chosen in the program where the condition is traced."""
+    if isinstance(some, bool):
+        return yes if some else no
+    return jax.tree.map(lambda a, b: jnp.where(some, a, b), yes, no)
 
 
 class Term(NamedTuple):
@@ -111,7 +122,7 @@ def over_directions(
         return one(direction)
     if direction != "both":
         return one(jnp.asarray(direction == "add"))
-    return jax.vmap(one)(jnp.array([False, True]))
+    return _lanes.both(one)
 
 
 def oriented(terms: Terms, flip: jax.Array, mirrored: jax.Array | None = None) -> Terms:

@@ -46,7 +46,7 @@ class Numerical(OnGrid):
         return _room(m).epsilon(m, log_delta, _way(m, direction), sides, self.grid_size)
 
     def _takes_flag(self, m: Mechanism) -> bool:
-        return not _numerical.holds_average(m)  # of averages each direction has its own program
+        return _numerical.takes_flag(m)
 
     def _aimed(self, m: Mechanism) -> Aimed | None:
         if _numerical_range.has_range(m) or not _numerical.has_aim(m):
