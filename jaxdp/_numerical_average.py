@@ -40,7 +40,8 @@ def takes_flag(m: Mechanism) -> bool:
 
     (A law to be composed is made for its direction, by other lattices above than below.)
     """
-    return is_one(m) and not isinstance(_one(m), Selected)
+    one = _one(m) if is_one(m) else None
+    return one is not None and one._has_two_readings
 
 
 def _one(m: Mechanism) -> Average | None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ class Selected(Average):
     mechanism: Mechanism
     num_steps: Any
     num_selected: Any
+    _has_two_readings: ClassVar[bool] = False
 
     def _in_domain(self) -> jax.Array:
         return self.mechanism._in_domain() & (self.num_selected <= self.num_steps)

@@ -253,6 +253,8 @@ class Average(Mechanism):
 
     mechanism: Any
     num_steps: Any
+    # Whether one law answers for either direction, which may then be traced.
+    _has_two_readings: ClassVar[bool] = True
 
     def _held(self) -> tuple[Mechanism, ...]:
         return (self.mechanism,)
