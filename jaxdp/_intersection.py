@@ -22,6 +22,7 @@ from jaxdp._noise import LossDistribution
 Guarantee = Callable[[ArrayLike], ArrayLike]
 _BEYOND = 1e-6  # of delta, at the ends of the table
 _FARTHEST = 200.0  # loss that a table holds
+_NO_FAILURE = 1e-90  # mass at infinite loss
 _ROUNDING = 1e-12  # relative, of what a user's function returns
 
 
@@ -129,11 +130,13 @@ def _ends(
         return [], []
     ends = []
     for d in ("add", "remove") if direction == "remove" else ("remove", "add"):
-        asked = (
-            _queries.epsilon(part, delta, direction=d, method=method),
-            _queries.epsilon(part, 0.0, direction=d),
-        )
-        if any(np.ndim(x) for x in asked):
+        failure = _queries.delta(part, 3.0 * _FARTHEST, direction=d, method=method)
+        if np.ndim(failure):
             raise ValueError(f"bounds must be single mechanisms, got a batch: {part!r}")
+        failure = float(failure) if float(failure) > _NO_FAILURE else 0.0
+        asked = (
+            _queries.epsilon(part, min(failure + delta, 1.0), direction=d, method=method),
+            _queries.epsilon(part, failure, direction=d),
+        )
         ends.append([float(e) for e in asked if np.isfinite(e)])
     return ends[0], ends[1]
