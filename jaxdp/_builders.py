@@ -63,6 +63,8 @@ GUARANTEES = {  # by the neighbours, too, where it depends on them
     "poisson, replace-one": "exact pair (Lebeda, Regehr, Kamath & Steinke 2024, Proposition 13)",
     "truncated poisson, replace-one": "exact pair of Poisson batches, and where they are cut that "
     "of a fixed size; from below records without effect but the exchanged ones",
+    "truncated poisson, replace-special": "Poisson's pair, and where batches are cut that of an "
+    f"exchange; {_EFFECTLESS}",
     "cyclic poisson, replace-one": "exact pair of an exchange in the Poisson batches of a record's "
     "group alone",
     "with replacement, replace-one": "symmetric dominating pair, the number of draws revealed; "
