@@ -231,7 +231,7 @@ def _batches(records, q, size):
 
 
 def test_truncated_batches_are_below_what_their_test_asserts():
-    """`test_truncated_subsampled_gaussian_basic` asserts delta = 1e-6 to 1e-12: the value of a bound.
+    """`test_truncated_subsampled_gaussian_basic` asserts the value of a bound, delta = 1e-6.
 
     It is that of dp_accounting's dominating pair. The pair here, which dominates as well (proof in
     `TruncatedPoissonSampled`), has 2.156e-7, and all data sets of records in {-1, 0, 1}, all
