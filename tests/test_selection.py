@@ -280,6 +280,7 @@ def test_beside_other_mechanisms():
     assert np.all(above < 1.02 * below)
 
 
+@pytest.mark.slow
 def test_two_kinds_beside_each_other():
     """Above the best of both apart, below the sum; and more steps than are tabulated."""
     two = jaxdp.Composed(

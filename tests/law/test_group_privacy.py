@@ -85,6 +85,21 @@ def test_a_sampled_run_is_above_the_exact_mixture():
     assert float(jaxdp.epsilon(table, 1e-5)) < 1.15 * float(jaxdp.epsilon(truth, 1e-5))
 
 
+def test_exchanged_records_of_a_user_against_the_double_mixture():
+    """Two of a user's records exchanged for two others, which push the other way: what that tells.
+
+    P and Q are mixtures of N(j, sigma^2) and N(-j, sigma^2), j binomial: attained, so a lower bound.
+    """
+    user = jaxdp.group_privacy(jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(2.0), 0.1), 2)
+    x, j = np.linspace(-30.0, 30.0, 200_001), np.arange(3)[:, None]
+    weights = stats.binom.pmf(j, 2, 0.1)
+    p, q = (np.sum(weights * stats.norm.pdf(x, s * j, 2.0), axis=0) for s in (1.0, -1.0))
+    truth = [np.sum(np.maximum(p - g * q, 0.0)) * (x[1] - x[0]) for g in np.exp(EPSILONS)]
+    for found in _curves(user):
+        assert np.all(found >= truth)
+    assert 1.0 < float(jaxdp.epsilon(user, 1e-5)) < 1.03  # the double mixture has 1.00
+
+
 def test_many_records():
     """A hundred of them, below the sum of pure epsilons; and it composes like any mechanism."""
     noise = jaxdp.FinitePair(*(stats.binom.pmf(np.arange(9), 8, p) for p in (0.51, 0.5)))
