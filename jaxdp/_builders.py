@@ -39,8 +39,10 @@ BATCHES: tuple[Batches, ...] = get_args(Batches)
 MIN_SEPARATION = 4  # b, if not given
 
 _REFUSED = {  # the neighbours that a scheme has no proven bound for, and why
-    ("b-min-sep", "replace-one"): "no pair is proved for an exchange in separated batches",
-    ("random allocation", "replace-one"): "no pair is proved for an exchange in an allocation",
+    ("b-min-sep", "replace-one"): "no pair is proved for an exchange in separated batches "
+    "(group_privacy(run, 1, exchanged=True) bounds it)",
+    ("random allocation", "replace-one"): "no pair is proved for an exchange in an "
+    "allocation (group_privacy(run, 1, exchanged=True) bounds it)",
     ("shuffled", "add-or-remove"): "with one record more all batches of a shuffled order change",
 }
 

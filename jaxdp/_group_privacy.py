@@ -12,6 +12,12 @@ and rises, hence belongs to a pair, which dominates; with the inverse of R in pl
 holds for the other direction, and gives the same pair, its roles exchanged. The hockey stick of a
 pair is the conjugate, H(g) = max_a R(a) - g a, so that a larger R is a larger H.
 
+Exchanged for k others, k records are removed and k added: with A in place of R where one is added,
+
+.. math:: R_k \circ A_k
+
+bounds the power, and belongs to a symmetric pair.
+
 Tabulated, R is a polygon through the cumulated masses of a finite pair above the mechanism's, and
 so is R_k: its corners are those of the inner polygon, and the preimages of the outer one's.
 
@@ -37,6 +43,7 @@ from jaxdp._mechanisms import (
     Mechanism,
     PoissonSampled,
     PoissonSampledGroup,
+    PoissonSampledReplaceOne,
     Repeated,
     require_mechanism,
 )
@@ -55,6 +62,7 @@ def group_privacy(
     m: Mechanism,
     size: int,
     *,
+    exchanged: bool = False,
     delta: ArrayLike = 1e-5,
     direction: Literal["remove", "add"] = "remove",
     num_points: int = 1000,
@@ -69,6 +77,10 @@ def group_privacy(
       pair that dominates. In general no more can be said of m from its law. It is exact for
       families of shifts, and never above k epsilon.
 
+    With `exchanged`, k records are exchanged for k others, and m is for adding or removing one: for
+    mechanisms that `replace_one` has no pair for (allocations, b-min-sep, ...), the power of a test
+    is that of removing k after that of adding k.
+
     A composition is taken term by term where all its parts are of the first two kinds, else as a
     whole; `Repeated(group_privacy(step, k), T)` is valid as well, and at times the tighter one.
 
@@ -76,6 +88,7 @@ def group_privacy(
       m: the mechanism, for one record (added or removed, or exchanged: then k are exchanged).
       size: k, a known integer from 1 to 1024: the most records of a user, all of them in one input
         and not in the other.
+      exchanged: whether they are exchanged for as many others, m being for add-or-remove.
       delta: about where a table is to be accurate, in (0, 1).
       direction: which direction the "remove" of a table is. In the other one up to 2^-40 e^epsilon
         more is lost at infinity: where epsilon is beyond 10, ask each of a table of its own.
@@ -88,7 +101,8 @@ def group_privacy(
 
     Raises:
       ValueError: for a size outside of 1 to 1024, num_points < 16, delta outside (0, 1), a batch of
-        mechanisms. TypeError: if m is no mechanism, or is traced and of the third kind.
+        mechanisms, `exchanged` where m is for exchanged records itself.
+      TypeError: if m is no mechanism, or is traced and of the third kind.
 
     Example:
       >>> import jaxdp
@@ -104,32 +118,43 @@ def group_privacy(
     points = _checks.whole_number("num_points", num_points, least=16)
     _checks.check_choice("direction", direction, ("remove", "add"))
     check_method(method)
-    exact = m if k == 1 else _scaled(m, k)
+    if exchanged and m.neighbours == "replace-one":
+        raise ValueError("exchanged must be False: m is for an exchanged record itself")
+    exact = m if k == 1 and not exchanged else _scaled(m, k, exchanged)
     if exact is not None:
         return exact
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(m)):
         raise TypeError("m is traced: the size of a table would depend on its values")
-    least = _least_delta(m, k, aim, direction, method)
-    one = intersection([m], delta=least, direction=direction, num_points=points, method=method)
-    return _table(_power(_Polygon.of(one), k), aim, points)
+    steps = 2 * k if exchanged else k
+
+    def power(d: Literal["remove", "add"]) -> _Polygon:
+        least = _least_delta(m, steps, aim, d, method)
+        pair = intersection([m], delta=least, direction=d, num_points=points, method=method)
+        return _power(_Polygon.of(pair), k)
+
+    tests = power("remove").after(power("add")) if exchanged else power(direction)
+    return _table(tests, aim, points)
 
 
-def _scaled(m: Mechanism, k: int) -> Mechanism | None:
-    """At k times the sensitivity, where that is exact."""
+def _scaled(m: Mechanism, k: int, exchanged: bool) -> Mechanism | None:
+    """At k times the sensitivity, or twice that, where that is exact."""
     if isinstance(m, Repeated):
-        inner = _scaled(m.mechanism, k)
+        inner = _scaled(m.mechanism, k, exchanged)
         return None if inner is None else Repeated(inner, m.count)
     if isinstance(m, Composed):
-        parts = [_scaled(part, k) for part in m.mechanisms]
+        parts = [_scaled(part, k, exchanged) for part in m.mechanisms]
         known = [part for part in parts if part is not None]
         return Composed(known) if len(known) == len(parts) else None
     if isinstance(m, PoissonSampled) and isinstance(m.mechanism, Gaussian):
         inside = m.mechanism
+        if exchanged:
+            return PoissonSampledReplaceOne(inside, m.sampling_probability) if k == 1 else None
         return PoissonSampledGroup(inside.sigma, m.sampling_probability, k, inside.sensitivity)
     stated = m.neighbours is not None or not m._replaceable
     if stated or not hasattr(m, "sensitivity") or hasattr(m, "mechanism"):
         return None
-    return dataclasses.replace(m, sensitivity=k * m.sensitivity)  # pyright: ignore
+    times = 2 * k if exchanged else k
+    return dataclasses.replace(m, sensitivity=times * m.sensitivity)  # pyright: ignore
 
 
 def _least_delta(m: Mechanism, k: int, aim: float, direction: Any, method: Any) -> float:

@@ -21,17 +21,16 @@ def _curves(m):
     return [np.asarray(jaxdp.hockey_stick(m, EPSILONS, direction=d)) for d in ("remove", "add")]
 
 
-def _by_tests(p, q, k):
-    """The curve of k records: R after itself k times on a fine grid of levels, then its conjugate.
+def _by_tests(*pairs):
+    """The curve of the pairs' R after each other on a fine grid of levels: the conjugate.
 
     R is the concave function through the corners of the most powerful tests, by sorting ratios.
     """
-    order = np.argsort(-np.asarray(p) / np.asarray(q))
-    levels = np.append(0.0, np.cumsum(np.asarray(q)[order]))
-    powers = np.append(0.0, np.cumsum(np.asarray(p)[order]))
     a = np.append(np.geomspace(1e-12, 1e-3, 20_001), np.linspace(1e-3, 1.0, 400_001))
     b = a
-    for _ in range(k):
+    for p, q in pairs:
+        order = np.argsort(-p / q)
+        levels, powers = (np.append(0.0, np.cumsum(x[order])) for x in (q, p))
         b = np.interp(b, levels, powers)
     return np.array([np.max(b - g * a) for g in np.exp(EPSILONS)])
 
@@ -42,9 +41,14 @@ def test_a_finite_pair_is_what_all_tests_say():
     for k in (2, 5):
         user = jaxdp.group_privacy(jaxdp.FinitePair(p, q), k)
         for found, (one, two) in zip(_curves(user), ((p, q), (q, p)), strict=True):
-            truth = _by_tests(one, two, k)
+            truth = _by_tests(*[(one, two)] * k)
             assert np.all(found >= truth * (1.0 - 1e-9) - 1e-12)
             np.testing.assert_allclose(found, truth, rtol=1e-3, atol=3e-6)
+    exchanged = jaxdp.group_privacy(jaxdp.FinitePair(p, q), 2, exchanged=True)
+    truth = _by_tests(*[(q, p)] * 2, *[(p, q)] * 2)
+    for found in _curves(exchanged):
+        assert np.all(found >= truth * (1.0 - 1e-9) - 1e-12)
+        np.testing.assert_allclose(found, truth, rtol=1e-3, atol=3e-6)
 
 
 def test_shifts_are_exact():
@@ -57,6 +61,10 @@ def test_shifts_are_exact():
         [user, jaxdp.Gaussian(2.0, 2.0)]
     )
     assert jaxdp.group_privacy(sampled, 1) is sampled
+    exchanged = jaxdp.group_privacy(
+        jaxdp.Composed([sampled, jaxdp.Gaussian(2.0)]), 1, exchanged=True
+    )
+    assert exchanged == jaxdp.replace_one(jaxdp.Composed([sampled, jaxdp.Gaussian(2.0)]))
     law = jaxdp.FixedSizeSampled(jaxdp.Laplace(4.0), 1.0)  # by its law: an exchange, all records
     for bound, truth in zip(
         _curves(jaxdp.group_privacy(law, 3)), _curves(jaxdp.Laplace(4.0, 6.0)), strict=True
@@ -88,7 +96,7 @@ def test_a_sampled_run_is_above_the_exact_mixture():
 def test_exchanged_records_of_a_user_against_the_double_mixture():
     """Two of a user's records exchanged for two others, which push the other way: what that tells.
 
-    P and Q are mixtures of N(j, sigma^2) and N(-j, sigma^2), j binomial: attained, so a lower bound.
+    P and Q are mixtures of N(j, sigma^2) and N(-j, sigma^2), j binomial: that is attained.
     """
     user = jaxdp.group_privacy(jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(2.0), 0.1), 2)
     x, j = np.linspace(-30.0, 30.0, 200_001), np.arange(3)[:, None]
@@ -124,5 +132,7 @@ def test_bad_arguments():
         jax.jit(lambda e: jaxdp.group_privacy(jaxdp.RandomizedResponse(e), 2).losses)(1.0)
     with pytest.raises(ValueError, match="delta"):
         jaxdp.group_privacy(m, 2, delta=0.0)
+    with pytest.raises(ValueError, match="exchanged"):
+        jaxdp.group_privacy(jaxdp.FixedSizeSampled(m, 0.1), 2, exchanged=True)
     traced = jax.jit(lambda s: jaxdp.epsilon(jaxdp.group_privacy(jaxdp.Gaussian(s), 2), 1e-5))
     assert float(traced(2.0)) == pytest.approx(4.377178, rel=1e-6)
