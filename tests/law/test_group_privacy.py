@@ -108,6 +108,16 @@ def test_exchanged_records_of_a_user_against_the_double_mixture():
     assert 1.0 < float(jaxdp.epsilon(user, 1e-5)) < 1.03  # the double mixture has 1.00
 
 
+@pytest.mark.slow
+def test_an_exchange_in_an_allocation():
+    """Where no pair is proved: between that of a record added, and no allocation at all."""
+    run = jaxdp.RandomAllocation(jaxdp.Gaussian(2.0), 10)
+    user = jaxdp.group_privacy(run, 1, exchanged=True, num_points=128)
+    found = float(jaxdp.epsilon(user, 1e-5))
+    assert 1.2 < found < 1.3
+    assert 2.0 * float(jaxdp.epsilon(run, 1e-5)) < found
+
+
 def test_many_records():
     """A hundred of them, below the sum of pure epsilons; and it composes like any mechanism."""
     noise = jaxdp.FinitePair(*(stats.binom.pmf(np.arange(9), 8, p) for p in (0.51, 0.5)))
