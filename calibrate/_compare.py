@@ -13,8 +13,15 @@ from jaxdp._mechanisms import Gaussian, Mechanism, Repeated
 
 _BY_NEIGHBOURS = {
     "add-or-remove": tuple(b for b in _builders.BATCHES if b != "shuffled"),
-    "replace-one": ("poisson", "truncated poisson", "fixed size", "with replacement", "shuffled"),
-    "replace-special": ("shuffled",),
+    "replace-one": (
+        "poisson",
+        "truncated poisson",
+        "cyclic poisson",
+        "fixed size",
+        "with replacement",
+        "shuffled",
+    ),
+    "replace-special": ("truncated poisson", "fixed size", "with replacement", "shuffled"),
 }
 SCHEMES = tuple(
     batches if neighbours == "add-or-remove" else f"{batches}, {neighbours}"

@@ -39,8 +39,10 @@ BATCHES: tuple[Batches, ...] = get_args(Batches)
 MIN_SEPARATION = 4  # b, if not given
 
 _REFUSED = {  # the neighbours that a scheme has no proven bound for, and why
-    ("b-min-sep", "replace-one"): "no pair is proved for an exchange in separated batches",
-    ("random allocation", "replace-one"): "no pair is proved for an exchange in an allocation",
+    ("b-min-sep", "replace-one"): "no pair is proved for an exchange in separated batches "
+    "(group_privacy(run, 1, exchanged=True) bounds it)",
+    ("random allocation", "replace-one"): "no pair is proved for an exchange in an "
+    "allocation (group_privacy(run, 1, exchanged=True) bounds it)",
     ("shuffled", "add-or-remove"): "with one record more all batches of a shuffled order change",
 }
 
@@ -63,6 +65,8 @@ GUARANTEES = {  # by the neighbours, too, where it depends on them
     "poisson, replace-one": "exact pair (Lebeda, Regehr, Kamath & Steinke 2024, Proposition 13)",
     "truncated poisson, replace-one": "exact pair of Poisson batches, and where they are cut that "
     "of a fixed size; from below records without effect but the exchanged ones",
+    "truncated poisson, replace-special": "Poisson's pair, and where batches are cut that of an "
+    f"exchange; {_EFFECTLESS}",
     "cyclic poisson, replace-one": "exact pair of an exchange in the Poisson batches of a record's "
     "group alone",
     "with replacement, replace-one": "symmetric dominating pair, the number of draws revealed; "

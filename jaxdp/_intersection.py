@@ -18,6 +18,7 @@ from jaxdp import _checks, _privacy_loss_table, _queries
 from jaxdp._mechanisms import Mechanism, require_mechanism
 from jaxdp._methods import Method, check_method
 from jaxdp._noise import LossDistribution
+from jaxdp._numerical_terms import holds_average
 
 Guarantee = Callable[[ArrayLike], ArrayLike]
 _BEYOND = 1e-6  # of delta, at the ends of the table
@@ -101,24 +102,35 @@ def intersection(
 def _curve(part: Any, direction: str, method: Method | None) -> Callable[[np.ndarray], np.ndarray]:
     """log H at any epsilons, from above."""
     if isinstance(part, Mechanism):
+        other = "add" if direction == "remove" else "remove"
 
         def of_mechanism(loss: np.ndarray) -> np.ndarray:
-            return np.asarray(_queries.log_delta(part, loss, direction=direction, method=method))
+            log = np.asarray(_queries.log_delta(part, loss, direction=direction, method=method))
+            if part._structure() is not part or part._alternatives()[0] is not part:
+                return log
+            if not holds_average(part):
+                return log
+            # laws of averages are right in one direction: below 0 that of the other one is read
+            swapped = _queries.log_delta(part, np.abs(loss), direction=other, method=method)
+            return np.where(loss < 0.0, np.minimum(log, _mirrored(loss, np.exp(swapped))), log)
 
         return of_mechanism
 
     def of_function(loss: np.ndarray) -> np.ndarray:
-        """Below 0 by the other direction: H(g) = 1 - g + g H'(1/g)."""
         value = np.asarray(part(np.abs(loss)), np.float64)
         if value.shape != loss.shape or np.any(np.isnan(value)):
             raise ValueError(f"a function among the bounds must map {loss.shape} to deltas")
         value = np.minimum(np.maximum(value, 0.0) * (1.0 + _ROUNDING), 1.0)
-        g = np.exp(np.minimum(loss, 0.0))
-        mirrored = 1.0 - g * (1.0 - value) + 4.0 * 2.0**-53
         with np.errstate(divide="ignore"):
-            return np.log(np.minimum(np.where(loss < 0.0, mirrored, value), 1.0))
+            return np.where(loss < 0.0, _mirrored(loss, value), np.log(np.minimum(value, 1.0)))
 
     return of_function
+
+
+def _mirrored(loss: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """log H at losses below 0, from the other direction's: H(g) = 1 - g + g H'(1/g)."""
+    g = np.exp(np.minimum(loss, 0.0))
+    return np.log(np.minimum(1.0 - g * (1.0 - np.minimum(value, 1.0)) + 4.0 * 2.0**-53, 1.0))
 
 
 def _ends(
@@ -129,9 +141,16 @@ def _ends(
         return [], []
     ends = []
     for d in ("add", "remove") if direction == "remove" else ("remove", "add"):
+        lost = part._log_failure(d)
+        if np.ndim(lost):
+            raise ValueError(f"bounds must be single mechanisms, got a batch: {part!r}")
+        failure = float(np.exp(lost)) * (1.0 + _ROUNDING)
+        if failure + delta >= 1.0:
+            ends.append([])
+            continue
         asked = (
-            _queries.epsilon(part, delta, direction=d, method=method),
-            _queries.epsilon(part, 0.0, direction=d),
+            _queries.epsilon(part, failure + delta, direction=d, method=method),
+            _queries.epsilon(part, failure, direction=d),
         )
         if any(np.ndim(x) for x in asked):
             raise ValueError(f"bounds must be single mechanisms, got a batch: {part!r}")

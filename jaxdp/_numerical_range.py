@@ -25,6 +25,17 @@ On a lattice of x with spacing h = epsilon/T:
 * Beyond the largest x of the lattice V_n is at most its value there, and at least 0.
 
 A count between integers is interpolated (for gradients).
+
+Beside other mechanisms (`joined`): V_n is convex in e^x and begins like the curve of a pair, so it
+is that of one, and the worst adaptive composition of n steps and others, in whatever order, is the
+composition of that pair with theirs,
+
+.. math:: W_n(g) = E_Q X V_n(\log g - \log X), \quad X\ \text{the ratio of the others.}
+
+Proof: a step more of t first has p_t W_{n-1}(g e^{-t}) + (1 - p_t) W_{n-1}(g e^{epsilon - t}),
+which is E_Q X of the same of V_{n-1}, at most W_n by the recursion; one of the others first has
+W_n. And the others first, then the t that are best for what they have shown, have W_n. (Two kinds
+of steps of bounded range: the product of their pairs is above, by the same steps.)
 """
 
 import dataclasses
@@ -48,11 +59,13 @@ from jaxdp._mechanisms import (
 )
 from jaxdp._mechanisms._bounded_range import BoundedRange
 from jaxdp._mechanisms._schedule import Steps
+from jaxdp._numerical_range_table import as_pair
 
 _CELLS = 64  # of epsilon
 _SIZE = 48 * _CELLS  # of the lattice of x >= 0
 _MOST_STEPS = 256
 _LARGEST = 30.0  # epsilon: beyond, e^epsilon is 0 or infinite to some of what follows
+_LARGEST_TABLED = 14.0  # epsilon: e^(48 epsilon) is a double
 _ROUNDING = 64.0 * SLACK  # of a step, relative
 _LEAST = 1e-290  # what underflows is less
 
@@ -87,6 +100,30 @@ def _attained_step(step: Any) -> Any:
     if isinstance(step, Steps):
         return dataclasses.replace(step, mechanism=_attained_step(step.mechanism))
     return RandomizedResponse(0.5 * step.epsilon)
+
+
+def joined(m: Mechanism, side: int) -> Mechanism:
+    """m with the optimal composition of its unsampled selections in their place, as one pair.
+
+    Above, each kind has a pair of its own. Below, one of them has; the others attain their range.
+    """
+    terms = _curve.canonical_terms(m)
+    kinds = [i for i, t in enumerate(terms) if isinstance(t.mechanism, BoundedRange)]
+    if not kinds:
+        return m if side > 0 else attained(m)
+    parts: list[Mechanism] = []
+    for i, t in enumerate(terms):
+        step = t.mechanism
+        if i not in (kinds if side > 0 else kinds[:1]):
+            step = step if side > 0 else _attained_step(step)
+            parts.append(step if t.count is None else Repeated(step, t.count))
+            continue
+        top, count = 1.0 * jnp.asarray(step.epsilon), 1.0 * jnp.asarray(t.multiplicity)
+        held = jnp.where(top <= _LARGEST_TABLED, jnp.clip(count, 0.0, _MOST_STEPS), 0.0)
+        optimal = _of_steps(jnp.minimum(top, _LARGEST_TABLED), held, jnp.asarray(True))
+        rest = BoundedRange(top) if side > 0 else RandomizedResponse(0.5 * top)
+        parts += [as_pair(optimal.spacing, optimal.values, side), Repeated(rest, count - held)]
+    return Composed(parts)
 
 
 def log_delta(
@@ -132,8 +169,8 @@ def _best(
         known = None if optimal is None else read(optimal, side)
         if side > 0:
             best = _numerical.larger(direction, renyi)
-            return jnp.minimum(best, ask(m, side)[0] if known is None else known)
-        value = ask(attained(m), side)[0]
+            return jnp.minimum(best, ask(joined(m, side), side)[0] if known is None else known)
+        value = ask(attained(m) if known is not None else joined(m, side), side)[0]
         return value if known is None else jnp.maximum(value, known)
 
     return tuple(one(side) for side in sides)
@@ -207,8 +244,10 @@ def _optimal(m: Mechanism) -> _Optimal | None:
     top = 1.0 * jnp.asarray(terms[0].mechanism.epsilon)
     count = 1.0 * jnp.asarray(terms[0].multiplicity)
     usable = (count <= _MOST_STEPS) & (top <= _LARGEST)
-    top = jnp.minimum(top, _LARGEST)
-    held = jnp.clip(count, 0.0, _MOST_STEPS)
+    return _of_steps(jnp.minimum(top, _LARGEST), jnp.clip(count, 0.0, _MOST_STEPS), usable)
+
+
+def _of_steps(top: jax.Array, held: jax.Array, usable: jax.Array) -> _Optimal:
     whole = jax.lax.stop_gradient(jnp.floor(held))
     spacing = top / _CELLS
     start = jnp.zeros(_SIZE + 1)

@@ -35,7 +35,7 @@ def _rough(count: int) -> float:
 
 def above(loss: np.ndarray, log_h: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Losses, P-masses and P{X = inf} of the convex minorant of bounds at increasing losses."""
-    used = (np.abs(loss) < _FARTHEST) & np.isfinite(log_h)
+    used = (np.abs(loss) < _FARTHEST) & (log_h < np.inf)
     if not used.any():  # nothing is known
         return np.zeros(1), np.zeros(1), 1.0
     g = np.concatenate([[0.0], np.exp(loss[used])])

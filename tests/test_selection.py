@@ -262,19 +262,36 @@ def test_extremes():
 
 
 def test_beside_other_mechanisms():
-    """Breaks when a bound is above what two candidates attain, or below what all can do."""
+    """Breaks when a bound is on the wrong side of the optimal adaptive composition, or far from it.
+
+    By quadrature: the Gaussian's outcome first, then the choices that are best for what it showed.
+    """
     run = jaxdp.Composed([RUN(), jaxdp.Gaussian(2.0)])
-    eps = np.array([1.0, 3.0])
+    eps = np.array([0.5, 1.0, 3.0, 5.0])
     below, above = (np.asarray(d) for d in jaxdp.delta_bounds(run, eps))
-    shifts = 0.25 * (2 * np.arange(17) - 16)
-    weights = stats.binom.pmf(np.arange(17), 16, special.expit(0.25))
-    left = eps[:, None] - shifts
-    curve = stats.norm.cdf(0.25 - 2.0 * left) - np.exp(left) * stats.norm.cdf(-0.25 - 2.0 * left)
-    attained = np.sum(weights * curve, axis=1)
-    np.testing.assert_allclose(below, attained, rtol=5e-3)
-    assert np.all(below <= attained)
-    assert np.all(attained < above)
-    assert np.all(above < 4.0 * attained)
+    x, value = _adaptive(0.5, 16, 192)
+    z = np.linspace(-12.0, 12.0, 4001)
+    loss = 0.5 * z - 0.125
+    left = eps[:, None] - loss
+    curve = np.where(left < x[0], -np.expm1(left), np.interp(left, x, value, right=0.0))
+    truth = np.sum(stats.norm.pdf(z) * np.exp(loss) * curve, axis=1) * (z[1] - z[0])
+    assert np.all(below <= truth * (1.0 + 1e-6))
+    assert np.all(truth <= above * (1.0 + 1e-6))
+    assert np.all(above < 1.02 * below)
+
+
+@pytest.mark.slow
+def test_two_kinds_beside_each_other():
+    """Above the best of both apart, below the sum; and more steps than are tabulated."""
+    two = jaxdp.Composed(
+        [RUN(), jaxdp.Repeated(jaxdp.ExponentialMechanism(0.2), np.array([9, 400]))]
+    )
+    low, high = (np.asarray(e) for e in jaxdp.epsilon_bounds(two, 1e-6))
+    alone = float(jaxdp.epsilon_bounds(RUN(), 1e-6)[0])
+    assert np.all(alone < low)
+    assert np.all(low <= high)
+    assert high[0] < 1.05 * low[0]
+    assert high[1] < 1.3 * low[1]
 
 
 def test_gradients_and_calibration():

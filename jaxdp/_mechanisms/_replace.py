@@ -45,7 +45,8 @@ def replace_one(m: Mechanism) -> Mechanism:
     stated = m.neighbours is not None or not m._replaceable
     if not hasattr(m, "sensitivity") or hasattr(m, "mechanism") or stated:
         raise ValueError(
-            f"replace_one: no proven replace-one pair for {type(m).__name__}; account for a "
-            "subsampled run under add/remove adjacency instead"
+            f"replace_one: no proven replace-one pair for {type(m).__name__}; upper bounds are "
+            "FixedSizeSampled at the rate of a Poisson sample, and group_privacy(..., "
+            "exchanged=True) of any mechanism"
         )
     return dataclasses.replace(m, sensitivity=2 * m.sensitivity)  # pyright: ignore

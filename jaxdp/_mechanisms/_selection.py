@@ -77,9 +77,11 @@ class ExponentialMechanism(Selection):
     and Rényi divergences below epsilon^2 alpha/8 (Cesar & Rogers 2021, arXiv 2004.07223; here the
     exact ones of the worst mechanism). Compositions are adaptive. Repeated alone, up to 256 times,
     the bounds bracket the optimal adaptive composition (Dong, Durfee & Rogers 2020, arXiv
-    1909.13830), by dynamic programming. Composed with other mechanisms, or sampled, they are the
-    least of what the dominating law and the Rényi divergences say; from below, what two candidates
-    of equal score attain. (`privacy_loss` has the dominating law, above as below.)
+    1909.13830), by dynamic programming; composed with other mechanisms, that of both in any order
+    (proof in `jaxdp._numerical_range`). Above, Rényi divergences are looked at as well, beyond 256
+    steps alone. Sampled, the bounds are the least of what the dominating law and the Rényi
+    divergences say; from below, what two candidates of equal score attain. (`privacy_loss` has the
+    dominating law, above as below.)
 
     Args:
       epsilon: > 0, any shape: the range of the loss.

@@ -14,6 +14,7 @@ import numpy as np
 from dp_accounting import dp_event
 
 from jaxdp import _checks
+from jaxdp._allocation import RandomAllocation
 from jaxdp._mechanisms import (
     ApproximateDP,
     Composed,
@@ -65,7 +66,7 @@ def from_dp_event(
     TruncatedSubsampledGaussian; MixtureOfGaussians of sensitivities of one sign;
     SingleEpochTreeAggregation, whose depth of noisy sums is one Gaussian (Kairouz et al. 2021,
     appendix D); ZCDp and RepeatAndSelect, by Rényi divergences; of later versions EpsilonDelta,
-    ExponentialMechanism, PermuteAndFlip, and DiscreteGaussian. Noise
+    ExponentialMechanism, PermuteAndFlip, DiscreteGaussian, and RandomAllocation. Noise
     parameters are per unit of sensitivity.
 
     Args:
@@ -180,7 +181,6 @@ def _sampled(event: dp_event.PoissonSampledDpEvent, relation: Neighbours) -> Mec
 
 def _batch(event: Any, relation: Neighbours, replacement: bool = False) -> Mechanism | Absolute:
     """The batch of Gaussian or Laplace noise, whose sensitivity doubles when one is replaced."""
-    require(event, relation, Neighbours.REPLACE_ONE, Neighbours.ADD_OR_REMOVE_ONE)
     inner = convert(event.event, Neighbours.ADD_OR_REMOVE_ONE)
     if isinstance(inner, Absolute):
         return inner
@@ -288,6 +288,20 @@ def _discrete_gaussian(event: Any, relation: Neighbours) -> Mechanism | Absolute
     return additive(noise(event, "sigma"), lambda sigma: DiscreteGaussian(sigma, whole))
 
 
+def _allocation(event: Any, relation: Neighbours) -> Mechanism | Absolute:
+    """By the fields of its authors' package, random-allocation: no version has the event yet."""
+    require(event, relation, *ZEROED)
+    inner, steps = (getattr(event, name, None) for name in ("event", "num_steps"))
+    if inner is None or steps is None:
+        raise UnsupportedEvent(event, "its fields are not known here: event and num_steps, or more")
+    inside = convert(inner, relation)
+    if isinstance(inside, Absolute):
+        return inside
+    selected, epochs = (getattr(event, name, 1) for name in ("num_selected", "num_epochs"))
+    t = _checks.whole_number("num_steps of RandomAllocationDpEvent", steps)
+    return RandomAllocation(inside, t, num_selected=selected, num_epochs=epochs)
+
+
 def _randomized_response(
     event: dp_event.RandomizedResponseDpEvent, relation: Neighbours
 ) -> Mechanism | Absolute:
@@ -373,4 +387,5 @@ _LATER: dict[str, Any] = {
     "ExponentialMechanismDpEvent": _selection,
     "PermuteAndFlipDpEvent": _selection,
     "DiscreteGaussianDpEvent": _discrete_gaussian,
+    "RandomAllocationDpEvent": _allocation,
 }
