@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdp
+from jaxdp import training
 
 EPSILON = np.array([-np.inf, -1e300, -1e4, -1.0, 0.0, 1e-300, 1.0, 1e4, 1e17, 1e300, np.inf])
 ORDERS = np.array([1.0, 1.0 + 1e-12, 1.5, 2.0, 7.3, 64.0, 1e4])
@@ -69,3 +70,22 @@ def test_largest_losses_of_samples_have_both_roundings():
                 truth = mp.log1p(q * mp.expm1(loss))
             assert mp.mpf(least[0]) <= sign * truth <= mp.mpf(most[0]), (b, q, direction)
             assert most[0] - least[0] <= 1e-9 * most[0] + 1e-12
+
+
+def test_deltas_and_rates_below_the_normal_numbers():
+    """Breaks where what arithmetic takes for 0 gives nan: a delta is one, a rate is refused."""
+    delta = 1e-310
+    conversions = (
+        jaxdp.gdp_to_epsilon(1.0, delta),
+        jaxdp.zcdp_to_epsilon(1.0, delta),
+        jaxdp.renyi_to_epsilon(1.0, 2.0, delta),
+        jaxdp.epsilon_delta_to_gdp(1.0, delta),
+        training.epsilon(training.update(training.init(), sigma=1.0), delta),
+    )
+    above = jaxdp.gdp_to_epsilon(1.0, 1e-307), jaxdp.zcdp_to_epsilon(1.0, 1e-307)
+    assert np.isfinite(conversions).all()
+    assert np.all(np.asarray(conversions[:2]) > above)
+    with pytest.raises(ValueError, match="sampling_probability must be in"):
+        jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 5e-324)
+    with pytest.raises(ValueError, match="sensitivities must be 0, or"):
+        jaxdp.GaussianMixture(1e-120, [0.0, 1.0], [0.5, 0.5])

@@ -14,7 +14,6 @@ from jaxdp._mechanisms._curve import canonical_terms, single
 from jaxdp._mechanisms._gaussian import GaussianFamily
 from jaxdp._special import log1p
 
-
 _LEAST, _LARGEST = 1e-100, 1e100  # of a shift, in standard deviations
 _FARTHEST = 1e100  # epsilon
 
