@@ -17,6 +17,7 @@ from jaxdp._law import Bounds, Sides
 from jaxdp._mechanisms import Bracketed, Direction, Mechanism, _curve
 from jaxdp._methods import Analytic, Method, Numerical, Renyi
 from jaxdp._noise._outcomes import known
+from jaxdp._special import log1mexp
 
 # Without a method the first of these that supports a mechanism answers for it.
 _BY_DEFAULT = Analytic(), Numerical(), Renyi()
@@ -96,9 +97,30 @@ def log_deltas(
             )
         part = known(part)
         values = resolve(part, method)._log_delta(part, epsilon, direction, sides)
-        return tuple(jnp.where(part._in_domain(), jnp.minimum(v, 0.0), jnp.nan) for v in values)
+        inside, gone = part._in_domain() & (epsilon == epsilon), _lost(part, direction)
+        least = jnp.where(epsilon < 0.0, log1mexp(jnp.minimum(epsilon, -1e-300)), -jnp.inf)
+        least = jnp.where(epsilon == -jnp.inf, 0.0, least * (1.0 + 2.0**-48))
+        found = []
+        for v, side in zip(values, sides, strict=True):
+            v = jnp.where(jnp.isnan(v), -jnp.inf if side < 0 else 0.0, v)  # what was not computed
+            if side < 0:  # H_g >= 1 - g
+                v = jnp.where(v < least, least, v)
+            else:  # no finite loss counts at an infinite epsilon
+                v = jnp.where(epsilon == jnp.inf, jnp.minimum(v, gone), v)
+            found.append(jnp.where(inside, jnp.minimum(v, 0.0), jnp.nan))
+        return tuple(found)
 
     return worst_of(m, one)
+
+
+def _lost(m: Mechanism, direction: str | jax.Array) -> jax.Array:
+    """The log of the mass at infinite loss, an upper bound."""
+    remove, add = (jnp.asarray(m._log_failure(d), jnp.float64) for d in ("remove", "add"))
+    if not isinstance(direction, str):
+        worse = jnp.where(direction, add, remove)
+    else:
+        worse = {"remove": remove, "add": add, "both": jnp.maximum(remove, add)}[direction]
+    return worse + 2.0**-40
 
 
 def _between(
@@ -180,12 +202,12 @@ def delta(
     return _divergences.exp_up(log_delta(m, epsilon, direction, method))
 
 
-def max_loss(m: Mechanism, direction: str | jax.Array) -> jax.Array:
-    """The max divergence D_inf, which is the pure-DP epsilon."""
+def max_loss(m: Mechanism, direction: str | jax.Array, side: int = 1) -> jax.Array:
+    """The max divergence D_inf, which is the pure-DP epsilon, rounded up or (side = -1) down."""
     if not isinstance(direction, str):
-        remove, add = (_curve.largest_loss(m, d) for d in ("remove", "add"))
+        remove, add = (_curve.largest_loss(m, d, side) for d in ("remove", "add"))
         return jnp.where(direction, add, remove)
-    return _curve.worst(m, direction, lambda d: (_curve.largest_loss(m, d),))[0]
+    return _curve.worst(m, direction, lambda d: (_curve.largest_loss(m, d, side),))[0]
 
 
 def epsilons(
@@ -216,16 +238,13 @@ def epsilons(
             )
         part = known(part)
         values = resolve(part, method)._epsilon(part, positive, direction, sides)
-        least = max_loss(part, direction)
         inside = part._in_domain() & _checks.DELTA.contains(delta)
-        # a largest loss is rounded up, by at most 2^-44 (1 + itself)
-        finite = jnp.where(jnp.isfinite(least), least, 0.0)
-        below = jnp.maximum(finite - 2.0**-43 * (1.0 + finite), 0.0)
-        below = jnp.where(jnp.isinf(least), least, below)
-        return tuple(
-            jnp.where(inside, jnp.where(pure, least if side >= 0 else below, v), jnp.nan)
-            for v, side in zip(values, sides, strict=True)
-        )
+        found = []
+        for v, side in zip(values, sides, strict=True):
+            v = jnp.where(pure, max_loss(part, direction, side), v)
+            v = jnp.where(jnp.isnan(v), 0.0 if side < 0 else jnp.inf, v)  # what was not computed
+            found.append(jnp.where(inside, v, jnp.nan))
+        return tuple(found)
 
     return worst_of(m, one)
 

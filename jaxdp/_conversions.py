@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _orders, _roots, _x64
+from jaxdp import _special_subnormal as subnormal
 
 
 def _valid(value: jax.Array, *conditions: jax.Array) -> jax.Array:
@@ -51,9 +52,9 @@ def renyi_to_epsilon(
 
 def _renyi_to_epsilon(rdp, alpha, delta, form):
     if form == "optimal":
-        value = rdp + _orders.epsilon_at_order(0.0, alpha, jnp.log(delta))
+        value = rdp + _orders.epsilon_at_order(0.0, alpha, subnormal.log_positive(delta))
     else:
-        value = rdp - jnp.log(delta) / (alpha - 1.0)
+        value = rdp - subnormal.log_positive(delta) / (alpha - 1.0)
     return _valid(value, rdp >= 0.0, alpha > 1.0, _checks.OPEN_DELTA.contains(delta))
 
 
@@ -150,7 +151,7 @@ def zcdp_to_epsilon(rho: ArrayLike, delta: ArrayLike) -> jax.Array:
 
 def _zcdp_to_epsilon(rho, delta):
     value = _orders.best_epsilon(
-        lambda a: rho * a * (a - 1.0), jnp.asarray(-jnp.inf), jnp.log(delta)
+        lambda a: rho * a * (a - 1.0), jnp.asarray(-jnp.inf), subnormal.log_positive(delta)
     )
     return _valid(value, rho > 0.0, _checks.OPEN_DELTA.contains(delta))
 
@@ -213,11 +214,13 @@ def gdp_to_epsilon(mu: ArrayLike, delta: ArrayLike) -> jax.Array:
 
 
 def _gdp_to_epsilon(mu, delta):
+    log_delta = subnormal.log_positive(delta)
+
     def excess(epsilon):
         slack = _divergences.SLACK
-        return _divergences.gaussian_log_hockey_stick(epsilon, mu, slack) - jnp.log(delta)
+        return _divergences.gaussian_log_hockey_stick(epsilon, mu, slack) - log_delta
 
-    start = jax.lax.stop_gradient(mu * (0.5 * mu + jnp.sqrt(-2.0 * jnp.log(delta))))
+    start = jax.lax.stop_gradient(mu * (0.5 * mu + jnp.sqrt(-2.0 * log_delta)))
     value = jnp.maximum(_roots.safe_root(excess, start), 0.0)
     return _valid(value, _checks.POSITIVE.contains(mu), _checks.OPEN_DELTA.contains(delta))
 
@@ -240,12 +243,14 @@ def epsilon_delta_to_gdp(epsilon: ArrayLike, delta: ArrayLike) -> jax.Array:
 
 
 def _epsilon_delta_to_gdp(epsilon, delta):
+    log_delta = subnormal.log_positive(delta)
+
     def excess(minus_log_mu):
         mu = jnp.exp(-minus_log_mu)
         slack = _divergences.SLACK
-        return _divergences.gaussian_log_hockey_stick(epsilon, mu, slack) - jnp.log(delta)
+        return _divergences.gaussian_log_hockey_stick(epsilon, mu, slack) - log_delta
 
-    tail = jnp.sqrt(-2.0 * jnp.log(delta))
+    tail = jnp.sqrt(-2.0 * log_delta)
     start = jax.lax.stop_gradient(-jnp.log(jnp.sqrt(2.0 * epsilon + tail * tail) - tail + delta))
     value = jnp.exp(-_roots.safe_root(excess, start, 0.0, 1e-12))
     value = value * (1.0 - 4.0 * _divergences.SLACK)

@@ -376,6 +376,9 @@ def sampled_log_hockey_stick(log_base, epsilon, q, direction, slack=0.0):
     value = log_factor + log_base(-inner - error, direction)
     rounding = 4.0 + jnp.abs(epsilon) - 2.0 * log_q + 2.0 * jnp.abs(inner)
     value = log_rounded(value + error + slack * jax.lax.stop_gradient(rounding), slack)
+    if slack > 0.0:  # (Q - g M)_+ <= q (Q - P)_+ for g >= 1, whatever is sure
+        most = log_q * (1.0 - 2.0 * slack)
+        value = jnp.where(unsure & (epsilon >= 0.0), jnp.minimum(value, most), value)
     return jnp.minimum(jnp.where(some, value, -jnp.inf), 0.0)
 
 

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxdp import _special as special
+from jaxdp import _special_subnormal as subnormal
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances
 from jaxdp._law._saddle import log_price
@@ -227,7 +228,7 @@ def _curve_at_points(law: Any) -> jax.Array:
 
 def epsilon(law: Any, delta: jax.Array, direct: bool, single: bool = False) -> jax.Array:
     """By bisection over the grid's range: the end of the bracket on the safe side."""
-    target = jnp.log(delta)
+    target = subnormal.log_positive(delta)
     target -= (1.0 if law.upper else -1.0) * _allowances.exponent(target)
     points = losses(law)
     largest, log_tau = law.largest, law.log_failure

@@ -29,6 +29,7 @@ _DISTANCES = np.concatenate([-_STEPS[::-1], [0.0], _STEPS])
 _DROP = 50.0  # what is below e^-50 of the peak is left out
 T = TypeVar("T")
 _SLACK = 2e-13  # of the quadrature: by its rule 1e-13, measured 3e-14
+ROUGH = 2.0**-10  # of a quadrature's error: beyond, rounding may move or hide what is summed
 _LARGE = 300.0
 _TINY = 2.3e-308
 
@@ -148,7 +149,7 @@ def _panels(
       centre, scale: where `needed` bends, and how sharply.
     """
     values, z = _once((height(z), z))
-    high = values > jnp.max(values) - _DROP
+    high = values >= jnp.max(values) - _DROP
 
     def least(mask):
         return jnp.min(jnp.where(mask, z, jnp.inf))
@@ -315,4 +316,5 @@ def sampled_laplace_rate(s: jax.Array, x: jax.Array, q: jax.Array) -> jax.Array:
     exact = discrete_rate(u, weights, s, error)
     base = _divergences.laplace_rate(s, x)
     bound = jnp.minimum(base, convex_rate(s, base, q))
-    return jnp.where(panels.resolved & (exact < bound), exact, bound)
+    sure = panels.resolved & (error < ROUGH)
+    return jnp.where(sure & (exact < bound), exact, bound)

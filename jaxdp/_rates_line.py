@@ -58,7 +58,7 @@ def rate(
     if mirrored:
         height = jnp.maximum(height, u + _rates._log_height(-u, order, scale))
     height = height + log_q
-    matters = height > jnp.max(height) - _rates._DROP
+    matters = height >= jnp.max(height) - _rates._DROP
     index = jnp.arange(_POINTS, dtype=jnp.int32)
     first = jnp.min(jnp.where(matters, index, _POINTS - 1))
     last = jnp.max(jnp.where(matters, index, 0))
@@ -74,7 +74,8 @@ def rate(
     if mirrored:
         u, log_weights = jnp.append(u, -u), jnp.append(log_weights, log_weights + u)
     value = _rates.discrete_rate(u, log_weights, s, error)
-    return value, density * (right - left) <= 2.0 * _PANELS
+    resolved = (density * (right - left) <= 2.0 * _PANELS) & (error < _rates.ROUGH)
+    return value, resolved & jnp.any(matters)
 
 
 def least(value: jax.Array, resolved: jax.Array, bound: jax.Array) -> jax.Array:

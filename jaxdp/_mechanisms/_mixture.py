@@ -82,7 +82,7 @@ class GaussianMixture(MixtureFamily):
     Args:
       sigma: standard deviation of the noise, in the units of the value, > 0. Any shape.
       sensitivities: the s_k, shape (..., K), finite and >= 0, one at least > 0; those that are > 0
-        from 1e-100 to 1e100 sigma (answers are nan beyond).
+        from 1e-100 to 1e100 sigma.
       weights: the w_k, the same shape, in [0, 1], of sum 1 (they are normalised).
 
     Raises:
@@ -124,8 +124,16 @@ class GaussianMixture(MixtureFamily):
                 raise ValueError(f"weights must sum to 1 along the last axis, got sums {got}")
         if known[0] is None or known[1] is None:
             return
-        if not np.all(np.any((known[0] > 0.0) & (known[1] > 0.0), axis=-1)):
+        some = (known[0] > 0.0) & (known[1] >= 2.0**-1022)
+        if not np.all(np.any(some, axis=-1)):
             raise ValueError("sensitivities must be > 0 for one weight > 0 at least")
+        sigma = _checks.concrete("sigma", self.sigma)
+        if sigma is None:
+            return
+        with np.errstate(over="ignore", under="ignore"):
+            shifts = known[0].astype(np.float64) / np.asarray(sigma, np.float64)[..., None]
+        if np.any((known[0] > 0.0) & ~((shifts >= _LEAST) & (shifts <= _LARGEST))):
+            raise ValueError(f"sensitivities must be 0, or from {_LEAST} to {_LARGEST} sigma")
 
     def _in_domain(self) -> jax.Array:
         weights, shifts = jnp.asarray(self.weights), self.sensitivities / self.sigma

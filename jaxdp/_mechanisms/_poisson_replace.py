@@ -14,6 +14,9 @@ from jaxdp._mechanisms._curve import canonical_terms, single
 from jaxdp._mechanisms._gaussian import GaussianFamily
 from jaxdp._special import log1p
 
+_LEAST, _LARGEST = 1e-100, 1e100  # of a shift, in standard deviations
+_FARTHEST = 1e100  # epsilon
+
 
 @mechanism
 class PoissonSampledReplaceOne(OnBatch):
@@ -74,10 +77,16 @@ class PoissonSampledReplaceOne(OnBatch):
         gaussian = single(canonical_terms(self.mechanism))
         assert isinstance(gaussian, GaussianFamily)  # what __post_init__ made sure of
         m = gaussian._mu() * (1.0 + slack * (1.0 + gaussian._mu_ulps()))
-        return jnp.clip(m, 1e-100, 1e100), 1.0 * jnp.asarray(self.sampling_probability)
+        return jnp.clip(m, _LEAST, _LARGEST), 1.0 * jnp.asarray(self.sampling_probability)
+
+    def _beyond(self) -> tuple[jax.Array, jax.Array]:
+        """Whether the shift itself is below, or above, what it is held to."""
+        gaussian = single(canonical_terms(self.mechanism))
+        assert isinstance(gaussian, GaussianFamily)
+        return gaussian._mu() < _LEAST, gaussian._mu() > _LARGEST
 
     def _rate(self, s: jax.Array) -> jax.Array:
-        return _rate(s, *self._parameters())
+        return jnp.where(self._beyond()[1], jnp.inf, _rate(s, *self._parameters()))
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         return _rates.convex_rate(s, self._rate(s), q)
@@ -92,7 +101,15 @@ class PoissonSampledReplaceOne(OnBatch):
         return True
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
+        return _divergences._reflect(
+            epsilon, self._log_curve(_divergences.magnitude(epsilon), slack), slack
+        )
+
+    def _log_curve(self, epsilon: jax.Array, slack: float) -> jax.Array:
+        """At epsilon >= 0. It is at most q: that is how much of P and Q differs."""
         m, q = self._parameters(slack)
+        near = epsilon <= _FARTHEST  # beyond, the curve is lower still
+        epsilon = jnp.where(near, epsilon, _FARTHEST)
         z, error = _position(epsilon, m, q)
         z = z - slack / SLACK * error
         half = 0.5 * m * m
@@ -102,7 +119,13 @@ class PoissonSampledReplaceOne(OnBatch):
         weight = epsilon - ends[1] + 2.0 * off
         rounding = 16.0 + jax.lax.stop_gradient(jnp.abs(epsilon) - 2.0 * jnp.log(q))
         value = jnp.log(q) + _divergences.log_add(both[0], both[1] + weight)
-        return jnp.minimum(value + slack * rounding, 0.0)
+        value = value + slack * rounding
+        small, large = self._beyond()
+        if slack < 0.0:  # what is held to a larger shift knows nothing
+            value = jnp.where(small | ~near, -jnp.inf, value)
+        if slack > 0.0:
+            value = jnp.where(large | (value > jnp.log(q)), jnp.log(q) * (1.0 - slack), value)
+        return jnp.minimum(value, 0.0)
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         m, q = self._parameters()

@@ -120,15 +120,20 @@ class PoissonSampled(OnBatch):
         return tuple(_divergences.sampled_loss(x, self.sampling_probability) for x in (lo, hi))
 
     def _range_ulps(self) -> Any:
-        """log(1 - q + q e^L) moves relatively by up to 1 + |L| times as much as L does.
+        """How much f(L) = log(1 - q + q e^L) moves for L, relatively, and its own rounding.
 
-        It is evaluated to a few ulps, and to a few of L beyond the range of e^L.
+        That is L f'/f, with f convex, f(0) = 0 and f' in [0, 1]: at most 1 for L < 0, and above at
+        most 1 + L and L/f. It is evaluated to a few ulps, and to a few of L beyond the range of
+        e^L: of these L/f counts as well.
         """
-        ends = jnp.stack([jnp.abs(jnp.asarray(end)) for end in self.mechanism._loss_range()])
-        largest = jnp.max(jnp.where(jnp.isfinite(ends), ends, 0.0))
-        far = jnp.where(largest > 650.0, 4.0 * largest, 0.0)
-        moved = self.mechanism._range_ulps() * (1.0 + largest)
-        return jax.lax.stop_gradient(8.0 + moved + far)
+        high = jnp.asarray(self.mechanism._loss_range()[1], jnp.float64)
+        high = jnp.where(jnp.isfinite(high), jnp.maximum(high, 0.0), 0.0)
+        own = _divergences.sampled_loss(high, 1.0 * jnp.asarray(self.sampling_probability))
+        share = 2.0 * high / jnp.where(own > 0.0, own, 1.0)  # twice: own is rounded, too
+        share = jnp.where(own > 0.0, jnp.minimum(share, 1.0 + high), 1.0 + high)
+        share = jnp.maximum(share, 1.0)
+        far = jnp.where(high > 650.0, 4.0 * share, 0.0)
+        return jax.lax.stop_gradient(8.0 + self.mechanism._range_ulps() * share + far)
 
     def _log_failure(self, direction: Direction) -> jax.Array:
         inner = self.mechanism._log_failure(direction)

@@ -11,6 +11,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxdp import _checks, _chunks, _orders, _queries, _x64
+from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import Composed, Mechanism, Repeated, require_mechanism
 from jaxdp._methods import Method, Numerical, check_method
 from jaxdp._methods._renyi import known_orders
@@ -326,7 +327,7 @@ def _epsilon(state, delta, orders):
     right = jnp.where(finite, moments, 0.0)
     left = jnp.concatenate([jnp.zeros(1), right[:-1]])  # infinite ones follow finite ones
     values = jnp.where(finite, left + _words.constant(share) * (right - left), jnp.inf)
-    log_delta = jnp.log(delta) - 1e-15 * (1.0 - jnp.log(delta))
+    log_delta = subnormal.log_positive(delta) - 1e-15 * (1.0 - subnormal.log_positive(delta))
     known = jnp.where(values < jnp.inf, values, 0.0)
     bounds = _orders.epsilon_at_order(known, between, log_delta)
     best = jnp.min(jnp.where(values < jnp.inf, bounds, jnp.inf))

@@ -1,0 +1,91 @@
+"""Parameters and epsilons far beyond use: what is asked there has a bound, and a valid one."""
+
+import jax
+import mpmath as mp
+import numpy as np
+import pytest
+
+import jaxdp
+from jaxdp import training
+
+EPSILON = np.array([-np.inf, -1e300, -1e4, -1.0, 0.0, 1e-300, 1.0, 1e4, 1e17, 1e300, np.inf])
+ORDERS = np.array([1.0, 1.0 + 1e-12, 1.5, 2.0, 7.3, 64.0, 1e4])
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True), mp.workdps(330):
+        yield
+
+
+def grid(*axes):
+    return [x.ravel()[:, None] for x in np.meshgrid(*axes, indexing="ij")]
+
+
+SIGMA, RATE = grid([1e-160, 1e-50, 1e-20, 1e-8, 1e-3, 1.0, 1e20], [1e-300, 1e-12, 0.3, 1.0])
+SAMPLED = {
+    "PoissonSampled(Gaussian)": lambda: jaxdp.PoissonSampled(jaxdp.Gaussian(SIGMA), RATE),
+    "PoissonSampled(Laplace)": lambda: jaxdp.PoissonSampled(jaxdp.Laplace(SIGMA), RATE),
+    "FixedSizeSampled": lambda: jaxdp.FixedSizeSampled(jaxdp.Gaussian(SIGMA), RATE),
+    "ReplaceOne": lambda: jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(SIGMA), RATE),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_sampled_steps_at_any_noise_and_epsilon(name):
+    """Breaks where an infinite epsilon gives nan, or a large one a trivial bound."""
+    low, high = (np.asarray(x) for x in jaxdp.delta_bounds(SAMPLED[name](), EPSILON))
+    assert not np.isnan(low + high).any()
+    assert np.all(low <= high)
+    assert np.all(high[:, -1] == 0.0)
+    assert np.all(low[:, EPSILON < 0.0] >= -np.expm1(EPSILON[EPSILON < 0.0]) * (1.0 - 1e-13))
+    least = EPSILON >= 0.0
+    assert np.all(high[:, least] <= RATE * (1.0 + 1e-11))
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_renyi_divergences_of_sampled_steps_at_any_noise(name):
+    """Breaks where a quadrature that sees nothing of its integrand is believed: 0 for 1e17."""
+    value = np.asarray(jaxdp.renyi(SAMPLED[name](), ORDERS, direction="remove"))
+    # The event of noise beyond the shift: P >= q/2 and Q <= e^-loss/2, hence R_a >= this.
+    with np.errstate(over="ignore"):
+        loss = 1.0 / SIGMA if "Laplace" in name else 0.5 / SIGMA**2
+    least = loss + ORDERS[2:] / (ORDERS[2:] - 1.0) * np.log(RATE / 2.0)
+    assert np.all(value[:, 2:] >= least)
+    finite = np.isfinite(value[:, -1])
+    assert np.all(np.diff(value[finite], axis=1) >= -1e-7 * value[finite, 1:])
+
+
+def test_largest_losses_of_samples_have_both_roundings():
+    """Breaks where delta = 0 has a bound below above the truth, or one above far beyond it."""
+    scale, rate = grid([1e-160, 1e-8, 1e-4, 1 / 600.0, 0.3], [1e-250, 1e-12, 0.3, 1.0 - 1e-12, 1.0])
+    m = jaxdp.PoissonSampled(jaxdp.Laplace(scale), rate)
+    for direction, sign in (("remove", 1), ("add", -1)):
+        low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, 0.0, direction=direction))
+        for b, q, least, most in zip(scale, rate, low, high, strict=True):
+            loss, q = sign / mp.mpf(b[0]), mp.mpf(q[0])
+            if abs(loss) > 1e3:  # what is left out is below e^-400
+                truth = loss + mp.log(q) if loss > 0 or q == 1 else mp.log1p(-q)
+            else:
+                truth = mp.log1p(q * mp.expm1(loss))
+            assert mp.mpf(least[0]) <= sign * truth <= mp.mpf(most[0]), (b, q, direction)
+            assert most[0] - least[0] <= 1e-9 * most[0] + 1e-12
+
+
+def test_deltas_and_rates_below_the_normal_numbers():
+    """Breaks where what arithmetic takes for 0 gives nan: a delta is one, a rate is refused."""
+    delta = 1e-310
+    conversions = (
+        jaxdp.gdp_to_epsilon(1.0, delta),
+        jaxdp.zcdp_to_epsilon(1.0, delta),
+        jaxdp.renyi_to_epsilon(1.0, 2.0, delta),
+        jaxdp.epsilon_delta_to_gdp(1.0, delta),
+        training.epsilon(training.update(training.init(), sigma=1.0), delta),
+    )
+    above = jaxdp.gdp_to_epsilon(1.0, 1e-307), jaxdp.zcdp_to_epsilon(1.0, 1e-307)
+    assert np.isfinite(conversions).all()
+    assert np.all(np.asarray(conversions[:2]) > above)
+    with pytest.raises(ValueError, match="sampling_probability must be in"):
+        jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 5e-324)
+    with pytest.raises(ValueError, match="sensitivities must be 0, or"):
+        jaxdp.GaussianMixture(1e-120, [0.0, 1.0], [0.5, 0.5])
