@@ -59,6 +59,7 @@ from jaxdp._conversions import renyi_to_zcdp as renyi_to_zcdp
 from jaxdp._conversions import zcdp_to_delta as zcdp_to_delta
 from jaxdp._conversions import zcdp_to_epsilon as zcdp_to_epsilon
 from jaxdp._conversions import zcdp_to_renyi as zcdp_to_renyi
+from jaxdp._decomposed import decomposed as decomposed
 from jaxdp._intersection import intersection as intersection
 from jaxdp._matrix import MatrixMechanism as MatrixMechanism
 from jaxdp._mechanisms import ApproximateDP as ApproximateDP
@@ -161,6 +162,7 @@ __all__ = [
     "Mixture",
     "Parallel",
     "intersection",
+    "decomposed",
     "Repeated",
     "Schedule",
     "PoissonSampled",

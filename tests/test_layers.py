@@ -36,6 +36,7 @@ FLOORS = {
     "jaxdp._queries": 4,
     "jaxdp._privacy_loss": 4,
     "jaxdp._intersection": 4,
+    "jaxdp._decomposed": 4,
     "jaxdp._methods": 4,
     "jaxdp._numerical": 4,
     "jaxdp._answers": 4,

@@ -79,6 +79,10 @@ class Mechanism(abc.ABC):
     def __repr__(self) -> str:
         return _structure.describe(self)
 
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return _structure.nested(self)
+
     def __eq__(self, other: object) -> bool:
         """Equal classes and values; where a parameter is traced, the same object."""
         if type(self) is not type(other):
