@@ -105,12 +105,12 @@ def figure_epsilon(output: Output, quick: bool, epsilons: Sequence[float] = (1.0
             columns = zip(beta, epsilon, floor, whole / beta, strict=True)
             rows += [(whole, shift, *row) for row in columns]
         curves["ε₀/β (discrete Laplace)"] = whole / beta
-        axis = plot.lines(beta[::-1], {k: y[::-1] for k, y in curves.items()})
+        axis = plot.lines(beta, curves, xlabel="honest fraction β", ylabel="pure-DP ε")
         few = beta < 0.5  # below, more noise leaves a floor
         for shift, line in zip((1, 2, 5, 20), list(axis.get_lines()), strict=False):
             floor = np.asarray(jaxdp.gdl_epsilon_floor(beta[few], shift))
             axis.plot(beta[few], floor, ":", color=line.get_color(), lw=1)
-        axis.set(xlabel="honest fraction β", ylabel="pure-DP ε", yscale="log")
+        axis.set(ylim=(0, 12 * whole), xlim=(0, 1.0))
         axis.set_title(f"GDL(β, ε₀/Δ) at ε₀ = {whole:g}: exact ε; dotted, its floor as a → 0")
         header = ("epsilon0", "sensitivity", "beta", "epsilon", "floor", "epsilon0_over_beta")
         name = "gdl_epsilon" if whole == 1.0 else f"gdl_epsilon_{whole:g}"
