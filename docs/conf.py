@@ -70,7 +70,10 @@ def escape_plain_text(app, what, name, obj, options, lines):
 def mathml(tex, as_block=False):
     """What browsers show without a script or a network; delimiters stretch by themselves."""
     known = re.sub(r"\\[bB]ig(?![a-z])", "", tex).replace(r"\dots", r"\ldots")
-    return tex2mathml(known, as_block=as_block)
+    try:
+        return tex2mathml(known, as_block=as_block)
+    except Exception as error:
+        raise ValueError(f"no MathML of {tex!r}") from error
 
 
 def inline_formula(writer, node):

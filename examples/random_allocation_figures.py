@@ -46,8 +46,8 @@ def save(
 ) -> None:
     """Write name.png and name.csv; where a bound is vacuous, its line ends."""
     values = {k: np.broadcast_to(np.asarray(v, float), x.shape) for k, v in curves.items()}
-    axis = plot.lines(x, values, xlabel=labels[0], ylabel=labels[1])
-    axis.set(xscale="log", yscale="log", title=title)
+    axis = plot.lines(x, values, xlabel=labels[0], ylabel=labels[1], log=True)
+    axis.set_title(title)
     if x.max() < 10.0:  # less than a decade: plain numbers
         axis.set_xticks([0.5, 1.0, 2.0, 5.0], ["0.5", "1", "2", "5"])
         axis.xaxis.set_minor_formatter("")
@@ -92,14 +92,17 @@ def figure_count(output: pathlib.Path, quick: bool, direction: Any) -> None:
         return jaxdp.epsilon(m, delta, direction=direction, method=method)
 
     sampled = poisson(1.0, steps, count)
-    # (of many epochs each may have a small share of delta)
     epoch = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), steps)
-    pair_of = "remove" if direction == "both" else direction
-    pair = jaxdp.decomposed(epoch, delta=delta / count[-1], direction=pair_of, grid_size=32768)
+
+    def decomposed(d):  # (a pair is sharp in the direction that it is made for, its "remove")
+        pair = jaxdp.decomposed(epoch, delta=delta, direction=d)
+        return jaxdp.epsilon(jaxdp.Repeated(pair, count), delta, direction="remove")
+
+    directions = ("remove", "add") if direction == "both" else (direction,)
     curves = {
         "Poisson (Rényi)": epsilon(sampled, jaxdp.Renyi()),
         "allocation (Rényi)": epsilon(run, jaxdp.Renyi()),
-        "decomposition": epsilon(jaxdp.Repeated(pair, count), jaxdp.Numerical()),
+        "decomposition": np.max([decomposed(d) for d in directions], axis=0),
         "Poisson": epsilon(sampled, jaxdp.Numerical()),
         "allocation (numerical)": epsilon(run, jaxdp.Numerical(grid_size=65536)),
     }

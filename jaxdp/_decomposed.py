@@ -41,7 +41,8 @@ def decomposed(
     Args:
       allocation: a `RandomAllocation` with k = 1 and one epoch, of known numbers.
       sampling_probability: the rate of the Poisson scheme, in (0, 1]; 1/t by default.
-      delta: about where the pair is to be accurate, in (0, 1); of n epochs, the target over n.
+      delta: about where the pair is to be accurate, in (0, 1): the target of a run of it. (It puts
+        some 1e-6 of that at infinity, in every epoch.)
       direction: which direction the pair's "remove" is. The other one is exact to 2^-40 only.
       grid_size: points of the scheme's law, a power of two; None takes 8192.
 

@@ -75,19 +75,21 @@ def lines(
     *,
     xlabel: str = "",
     ylabel: str = "",
+    log: bool | None = None,
     ax: Any = None,
 ) -> Any:
     """Numbers of your own over one axis, each curve named beside its line.
 
     For what the other pictures do not draw: epsilon against the noise, several methods on one
-    mechanism. Lines are told apart as by `compare`, and axes are logarithmic where values span two
-    decades. What is not finite is left out, and so is 0 on a log axis.
+    mechanism. Lines are told apart as by `compare`. What is not finite is left out, and so is 0 on
+    a log axis. (Set the axes' limits, if at all, before the names are placed: with `ax`.)
 
     Args:
       x: shape (n,).
       curves: names and values, each of shape (n,), in the order of drawing.
       xlabel: what x is.
       ylabel: what the values are.
+      log: whether both axes are logarithmic; None for those whose values span two decades.
       ax: where to draw; a new figure by default.
 
     Returns:
@@ -112,8 +114,11 @@ def lines(
         if y.shape != at.shape:
             raise ValueError(f"curves[{name!r}] must have the shape {at.shape}, got {y.shape}")
     ax = _axes.new(ax, 6.8, 4.2)
-    _axes.log_where_wide(ax, "x", at)
-    _axes.log_where_wide(ax, "y", np.concatenate(list(values.values())))
+    for axis, shown in (("x", at), ("y", np.concatenate(list(values.values())))):
+        if log is None:
+            _axes.log_where_wide(ax, axis, shown)
+        elif log:
+            ax.set(**{f"{axis}scale": "log"})
     drawn = []
     for index, (y, style) in enumerate(zip(values.values(), _axes.styles(), strict=False)):
         least = 0.0 if ax.get_yscale() == "log" else -np.inf
