@@ -162,10 +162,10 @@ def training_step(scale: float) -> list[dict[str, Any]]:
     optimisers = {
         "plain": inner,
         "constant sigma": training.track_privacy(
-            inner, noise_multiplier=1.1, sampling_probability=rate
+            inner, noise_multiplier=1.1, sampling_probability=rate, batches="poisson"
         ),
         "sigma new at every step": training.track_privacy(
-            inner, noise_multiplier=changing, sampling_probability=rate
+            inner, noise_multiplier=changing, sampling_probability=rate, batches="poisson"
         ),
     }
 

@@ -1,7 +1,9 @@
 """Calibration of long batches: in chunks, on every device and in every process, by one program."""
 
+import contextlib
 import itertools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +27,9 @@ from calibrate._solve import (
 from jaxdp import _checks, _queries, _x64
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Method, check_method
+
+_PATIENCE = 5.0  # seconds
+_PATIENCE_TEXT = "Still at work: the first rows of a kind are compiled, for up to a minute or two."
 
 
 def batch(
@@ -66,8 +71,9 @@ def batch(
         makes room for the next. By default 32 times as many (all that are searched together
         where the curve is a closed form: 16384), and no more than there are. A length
         that is given is kept by padding, for calls of different sizes.
-      progress: True writes the number of rows done to stderr; or a function (done, total) that is
-        called after every chunk.
+      progress: True writes the number of rows done to stderr, and that it is at work where the
+        first ones take more than a few seconds (programs are compiled); or a function
+        (done, total) that is called after every chunk.
 
     Returns:
       A Solution of NumPy arrays of the broadcast shape, in float64 if x64 is enabled, else in
@@ -121,12 +127,13 @@ def batch(
     results = np.empty((4, last - first), dtype)
     report = _reporter(progress, last - first)
     size = chunk * devices
-    with jax.enable_x64(True):
+    with _saying_what_takes_long(progress is True) as soon, jax.enable_x64(True):
         pending = None
         for start, rows in _chunks(leaves, mapped, shape, first, last, size):
             running = start - first, program(_placed(rows, mapped, mesh))
             if pending is not None:  # collected while the next chunk is computed
                 report(_collect(results, *pending))
+                soon.cancel()
             pending = running
         if pending is not None:
             report(_collect(results, *pending))
@@ -210,6 +217,20 @@ def _gather(results: np.ndarray, total: int) -> np.ndarray:
     shares = np.asarray(jax.experimental.multihost_utils.process_allgather(padded))
     lengths = np.diff(bounds)
     return np.concatenate([s[:, :n] for s, n in zip(shares, lengths, strict=True)], axis=1)
+
+
+@contextlib.contextmanager
+def _saying_what_takes_long(asked: bool) -> Iterator[threading.Timer]:
+    """A line on stderr if nothing is done after a few seconds, unless the timer is cancelled."""
+    options = {"file": sys.stderr, "flush": True}
+    timer = threading.Timer(_PATIENCE, print, [_PATIENCE_TEXT], options)
+    timer.daemon = True
+    if asked:
+        timer.start()
+    try:
+        yield timer
+    finally:
+        timer.cancel()
 
 
 def _reporter(progress: bool | Callable[[int, int], Any], total: int) -> Callable[[int], None]:

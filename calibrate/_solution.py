@@ -2,6 +2,8 @@
 
 import dataclasses
 import enum
+import html
+import itertools
 from typing import Any
 
 import jax
@@ -35,6 +37,7 @@ _MESSAGES = {
 
 _NAMES = {status.value: status.name for status in Status}
 _SHOWN = ("value", "epsilon", "delta")
+_MOST_ROWS = 10  # of a batch in a notebook
 
 
 @jax.tree_util.register_dataclass
@@ -63,6 +66,27 @@ class Solution:
         """Values, and what came of them: of a batch, how often."""
         shown = (f"{n}={_structure.compact(getattr(self, n))}" for n in _SHOWN)
         return f"Solution({', '.join(shown)}, status={self._outcome()})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: one target as a list, of a batch the first ones as rows."""
+        try:
+            return _structure.page("Solution", self._rows())
+        except (TypeError, ValueError, RuntimeError):  # traced, or no numbers
+            return html.escape(repr(self))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        status = np.asarray(self.status)
+        values = [np.broadcast_to(np.asarray(getattr(self, n)), status.shape) for n in _SHOWN]
+        if not status.ndim:
+            rows = [(n, _structure.compact(x[()])) for n, x in zip(_SHOWN, values, strict=True)]
+            return [*rows, ("status", self.message)]
+        rows = []
+        for row in itertools.islice(np.ndindex(status.shape), _MOST_ROWS):
+            cells = zip(_SHOWN, (_structure.compact(x[row]) for x in values), strict=True)
+            name = _NAMES.get(int(status[row]), str(status[row]))
+            text = ", ".join(f"{n} = {x}" for n, x in cells)
+            rows.append((", ".join(map(str, row)), f"{text}, {name}"))
+        return [*rows, ("in all", self._outcome())]
 
     def _outcome(self) -> str:
         if isinstance(self.status, jax.core.Tracer):

@@ -5,6 +5,9 @@ import pathlib
 import re
 import sys
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
 import jaxdp
@@ -17,7 +20,6 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.mathjax",
     "matplotlib.sphinxext.plot_directive",
 ]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
@@ -25,6 +27,9 @@ myst_heading_anchors = 3
 html_theme = "furo"
 html_title = "jaxdp"
 exclude_patterns = ["_build"]
+html_math_renderer = "mathml"
+html_static_path = ["_static"]
+html_css_files = ["style.css"]
 
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
@@ -62,6 +67,28 @@ def escape_plain_text(app, what, name, obj, options, lines):
             lines[index] = line[:bullet] + "".join(parts)
 
 
+def mathml(tex, as_block=False):
+    """What browsers show without a script or a network; delimiters stretch by themselves."""
+    known = re.sub(r"\\[bB]ig(?![a-z])", "", tex).replace(r"\dots", r"\ldots")
+    try:
+        return tex2mathml(known, as_block=as_block)
+    except Exception as error:
+        raise ValueError(f"no MathML of {tex!r}") from error
+
+
+def inline_formula(writer, node):
+    """Within a line."""
+    writer.body.append(mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def displayed_formula(writer, node):
+    """On a line of its own."""
+    writer.body.append(f'<div class="formula">{mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app):
-    """Before napoleon reads the sections."""
+    """Docstrings are escaped before napoleon reads the sections."""
     app.connect("autodoc-process-docstring", escape_plain_text, priority=400)
+    app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))

@@ -8,7 +8,7 @@ the questions they leave open:
   noise as a grows;
 * whether the difference of two Gamma variables is a pure-DP mechanism.
 
-Run: python examples/distributed_noise_figures.py [--quick] [--output DIRECTORY]
+Run: python examples/distributed_noise_figures.py [--quick] [--epsilon E ...] [--output DIRECTORY]
 (needs matplotlib: pip install "jaxdp-accounting[plot]")
 """
 
@@ -25,6 +25,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 import jaxdp
+from jaxdp import plot
 
 STYLE = {
     "figure.figsize": (7.0, 4.4),
@@ -47,8 +48,9 @@ class Output:
 
     def save(self, name: str, figure, header: Sequence[str], rows: Iterable[Sequence]) -> None:
         """Write name.png and name.csv."""
-        figure.tight_layout()
-        figure.savefig(self.directory / f"{name}.png")
+        if figure.get_layout_engine() is None:
+            figure.tight_layout()
+        figure.savefig(self.directory / f"{name}.png", bbox_inches="tight")
         plt.close(figure)
         with (self.directory / f"{name}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
@@ -87,25 +89,32 @@ def figure_pmf(output: Output, quick: bool) -> None:
     output.save("gdl_pmf", figure, header, rows)
 
 
-def figure_epsilon(output: Output, quick: bool) -> None:
-    """The pure-DP epsilon of GDL noise against the honest fraction, a = 1/Delta."""
+def figure_epsilon(output: Output, quick: bool, epsilons: Sequence[float] = (1.0,)) -> None:
+    """The pure-DP epsilon of GDL noise against the honest fraction, a = epsilon0/Delta.
+
+    All parties together give epsilon0; a picture for each that is asked for.
+    """
     beta = np.linspace(0.05, 1.0, 20 if quick else 96)
-    figure, axis = plt.subplots()
-    rows = []
-    for shift in (1, 2, 5, 20):
-        m = jaxdp.GeneralizedDiscreteLaplace(beta, 1.0 / shift, shift)
-        epsilon = np.asarray(jaxdp.epsilon(m, 0.0))
-        floor = np.asarray(jaxdp.gdl_epsilon_floor(beta, shift))
-        (line,) = axis.plot(beta, epsilon, label=f"Δ = {shift}")
-        axis.plot(beta[beta < 0.5], floor[beta < 0.5], ":", color=line.get_color())
-        rows += [(shift, *row) for row in zip(beta, epsilon, floor, 1 / beta, strict=True)]
-    axis.plot(beta, 1 / beta, "k--", lw=1, label="ε₀/β (discrete Laplace)")
-    axis.plot([], [], ":", color="0.5", label="floor as a → 0")
-    axis.set(xlabel="honest fraction β", ylabel="pure-DP ε", ylim=(0, 12), xlim=(0, 1))
-    axis.set_title("GDL(β, ε₀/Δ) at ε₀ = 1: exact ε against the fraction of honest parties")
-    axis.legend()
-    header = ("sensitivity", "beta", "epsilon", "floor", "epsilon0_over_beta")
-    output.save("gdl_epsilon", figure, header, rows)
+    for whole in epsilons:
+        curves, rows = {}, []
+        for shift in (1, 2, 5, 20):
+            m = jaxdp.GeneralizedDiscreteLaplace(beta, whole / shift, shift)
+            epsilon = np.asarray(jaxdp.epsilon(m, 0.0))
+            floor = np.asarray(jaxdp.gdl_epsilon_floor(beta, shift))
+            curves[f"Δ = {shift}"] = epsilon
+            columns = zip(beta, epsilon, floor, whole / beta, strict=True)
+            rows += [(whole, shift, *row) for row in columns]
+        curves["ε₀/β (discrete Laplace)"] = whole / beta
+        axis = plot.lines(beta, curves, xlabel="honest fraction β", ylabel="pure-DP ε")
+        few = beta < 0.5  # below, more noise leaves a floor
+        for shift, line in zip((1, 2, 5, 20), list(axis.get_lines()), strict=False):
+            floor = np.asarray(jaxdp.gdl_epsilon_floor(beta[few], shift))
+            axis.plot(beta[few], floor, ":", color=line.get_color(), lw=1)
+        axis.set(ylim=(0, 12 * whole), xlim=(0, 1.0))
+        axis.set_title(f"GDL(β, ε₀/Δ) at ε₀ = {whole:g}: exact ε; dotted, its floor as a → 0")
+        header = ("epsilon0", "sensitivity", "beta", "epsilon", "floor", "epsilon0_over_beta")
+        name = "gdl_epsilon" if whole == 1.0 else f"gdl_epsilon_{whole:g}"
+        output.save(name, axis.figure, header, rows)
 
 
 def figure_negative_binomial(output: Output, quick: bool) -> None:
@@ -253,13 +262,17 @@ def main() -> None:
     """Draw every figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer points")
+    parser.add_argument(
+        "--epsilon", type=float, nargs="+", default=[1.0], help="of all parties, for gdl_epsilon"
+    )
     parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("figures"))
     arguments = parser.parse_args()
     jax.config.update("jax_enable_x64", True)
     output = Output(arguments.output)
     with plt.rc_context(STYLE):
         for draw in FIGURES:
-            draw(output, arguments.quick)
+            asked = {"epsilons": arguments.epsilon} if draw is figure_epsilon else {}
+            draw(output, arguments.quick, **asked)
 
 
 if __name__ == "__main__":

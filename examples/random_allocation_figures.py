@@ -1,7 +1,7 @@
 """Random allocation in figures, with the numbers beside them as CSV.
 
-Draws the three figures of Feldman & Shenfeld 2025 (arXiv 2502.08202) with certified bounds, and
-adds the numerical bound of random allocation, which the paper does not have:
+Draws the three figures of Feldman & Shenfeld 2025 (arXiv 2502.08202) with certified bounds, by
+`jaxdp.plot`, and adds the numerical bound of random allocation, which the paper does not have:
 
 * epsilon against sigma (delta = 1e-10, t = 1e6);
 * epsilon against the number of times the scheme is run (sigma = 1, delta = 1e-8, t = 1e4);
@@ -27,27 +27,7 @@ mpl.use("Agg")
 from matplotlib import pyplot as plt
 
 import jaxdp
-
-STYLE = {
-    "figure.figsize": (7.0, 4.6),
-    "figure.dpi": 110,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "axes.titlesize": 11,
-}
-LINES = {
-    "local": {"color": "0.6", "ls": ":"},
-    "shuffle": {"color": "tab:brown", "ls": "-."},
-    "Poisson": {"color": "k", "ls": "--"},
-    "Poisson (Rényi)": {"color": "0.45", "ls": "--"},
-    "posterior sampling": {"color": "tab:purple"},
-    "decomposition": {"color": "tab:orange"},
-    "allocation (Rényi)": {"color": "tab:green"},
-    "allocation (numerical)": {"color": "tab:blue", "lw": 2.0},
-}
+from jaxdp import plot
 
 
 def poisson(sigma: Any, steps: Any, count: Any = 1) -> jaxdp.Mechanism:
@@ -66,19 +46,13 @@ def save(
 ) -> None:
     """Write name.png and name.csv; where a bound is vacuous, its line ends."""
     values = {k: np.broadcast_to(np.asarray(v, float), x.shape) for k, v in curves.items()}
-    figure, axis = plt.subplots()
-    for scheme, y in values.items():
-        shown = np.where(np.isfinite(y) & (y > 0), y, np.nan)
-        axis.plot(x, shown, marker="." if x.size < 10 else None, label=scheme, **LINES[scheme])
-    axis.set(yscale="log", xlabel=labels[0], ylabel=labels[1], title=title)
-    axis.set(xscale="log")
+    axis = plot.lines(x, values, xlabel=labels[0], ylabel=labels[1], log=True)
+    axis.set_title(title)
     if x.max() < 10.0:  # less than a decade: plain numbers
         axis.set_xticks([0.5, 1.0, 2.0, 5.0], ["0.5", "1", "2", "5"])
         axis.xaxis.set_minor_formatter("")
-    axis.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(output / f"{name}.png")
-    plt.close(figure)
+    axis.figure.savefig(output / f"{name}.png", dpi=110, bbox_inches="tight")
+    plt.close(axis.figure)
     with (output / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow((labels[0], *values))
@@ -118,9 +92,17 @@ def figure_count(output: pathlib.Path, quick: bool, direction: Any) -> None:
         return jaxdp.epsilon(m, delta, direction=direction, method=method)
 
     sampled = poisson(1.0, steps, count)
+    epoch = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), steps)
+
+    def decomposed(d):  # (a pair is sharp in the direction that it is made for, its "remove")
+        pair = jaxdp.decomposed(epoch, delta=delta, direction=d)
+        return jaxdp.epsilon(jaxdp.Repeated(pair, count), delta, direction="remove")
+
+    directions = ("remove", "add") if direction == "both" else (direction,)
     curves = {
         "Poisson (Rényi)": epsilon(sampled, jaxdp.Renyi()),
         "allocation (Rényi)": epsilon(run, jaxdp.Renyi()),
+        "decomposition": np.max([decomposed(d) for d in directions], axis=0),
         "Poisson": epsilon(sampled, jaxdp.Numerical()),
         "allocation (numerical)": epsilon(run, jaxdp.Numerical(grid_size=65536)),
     }
@@ -161,9 +143,8 @@ def main() -> None:
     arguments.output.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_enable_x64", True)
     direction = "remove" if arguments.quick else "both"
-    with plt.rc_context(STYLE):
-        for name in arguments.only or FIGURES:
-            FIGURES[name](arguments.output, arguments.quick, direction)
+    for name in arguments.only or FIGURES:
+        FIGURES[name](arguments.output, arguments.quick, direction)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,11 @@ certified for the steps until then.
 
 import argparse
 import importlib.util
+import os
 import time
 from typing import Any
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no alarm where XLA compiles for minutes
 
 import jax
 import jax.numpy as jnp

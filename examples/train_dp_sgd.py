@@ -12,7 +12,10 @@ The epsilon that is printed after every epoch is computed inside the jitted epoc
 import argparse
 import functools
 import math
+import os
 import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no alarm where XLA compiles for minutes
 
 import jax
 import jax.numpy as jnp

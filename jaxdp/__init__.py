@@ -59,6 +59,7 @@ from jaxdp._conversions import renyi_to_zcdp as renyi_to_zcdp
 from jaxdp._conversions import zcdp_to_delta as zcdp_to_delta
 from jaxdp._conversions import zcdp_to_epsilon as zcdp_to_epsilon
 from jaxdp._conversions import zcdp_to_renyi as zcdp_to_renyi
+from jaxdp._decomposed import decomposed as decomposed
 from jaxdp._group_privacy import group_privacy as group_privacy
 from jaxdp._intersection import intersection as intersection
 from jaxdp._matrix import MatrixMechanism as MatrixMechanism
@@ -163,6 +164,7 @@ __all__ = [
     "Parallel",
     "group_privacy",
     "intersection",
+    "decomposed",
     "Repeated",
     "Schedule",
     "PoissonSampled",

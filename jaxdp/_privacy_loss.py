@@ -25,8 +25,8 @@ from jaxdp import (
     _chunks,
     _divergences,
     _numerical,
+    _privacy_loss_shown,
     _privacy_loss_table,
-    _structure,
     _x64,
 )
 from jaxdp import _privacy_loss_readings as readings
@@ -85,16 +85,11 @@ class PrivacyLoss:
     _core_ndims: ClassVar = {"log_mass": 1}
 
     def __repr__(self) -> str:
-        start, spacing, centre = (
-            _structure.compact(x) for x in (self.start, self.spacing, self.centre)
-        )
-        count = np.shape(self.log_mass)[-1] if np.ndim(self.log_mass) else 0
-        side = "above" if self.upper else "below"
-        swapped = ", P and Q swapped" if self.reversed else ""
-        return (
-            f"PrivacyLoss({side} the mechanism's, accurate about epsilon {centre}: {count} losses "
-            f"from {start} on, {spacing} apart{swapped})"
-        )
+        return _privacy_loss_shown.text(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return _privacy_loss_shown.page(self)
 
     @property
     def loss(self) -> jax.Array:

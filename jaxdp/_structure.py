@@ -8,7 +8,8 @@ mechanism, and the hash.)
 """
 
 import dataclasses
-from collections.abc import Hashable
+import html
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 
 _MOST = 4  # entries of a sequence or an array that are shown in full
 _DIGITS = 6
+_LEFT = ' style="text-align:left"'
 
 
 class NoValueError(TypeError):
@@ -80,6 +82,39 @@ def describe(value: Any) -> str:
         if field.repr and not _is_default(field, getattr(value, field.name)):
             shown.append(f"{field.name}={compact(getattr(value, field.name))}")
     return f"{type(value).__name__}({', '.join(shown)})"
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+
+def page(name: str, rows: Iterable[tuple[str, str]]) -> Markup:
+    """A thing for notebooks: its name over a table of labels and what stands there."""
+
+    def row(label: str, shown: str) -> str:
+        inside = shown if isinstance(shown, Markup) else html.escape(shown)
+        return f"<tr><th{_LEFT}>{html.escape(label)}</th><td{_LEFT}>{inside}</td></tr>"
+
+    lines = "".join(row(*x) for x in rows)
+    return Markup(f"<div><strong>{html.escape(name)}</strong><table>{lines}</table></div>")
+
+
+def nested(value: Any) -> str:
+    """`describe` for notebooks: what a mechanism is made of stands inside it."""
+    if isinstance(value, (list, tuple)) and any(map(_is_shown, value)):
+        shown = [nested(x) for x in value[:_MOST]]
+        if len(value) > _MOST:
+            shown.append(f"... {len(value)} in all")
+        return Markup("".join(shown))
+    if not _is_shown(value):
+        return compact(value)
+    fields = [(f, getattr(value, f.name)) for f in dataclasses.fields(value) if f.repr]
+    rows = [(f.name, nested(x)) for f, x in fields if not _is_default(f, x)]
+    return page(type(value).__name__, rows)
+
+
+def _is_shown(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and hasattr(value, "_repr_html_")
 
 
 def _number(value: Any) -> str:

@@ -87,6 +87,15 @@ def test_float32_callers_get_the_safe_side_and_status(capsys):
     assert np.all(np.asarray(reached) <= 1e-6)
 
 
+def test_progress_says_that_it_is_at_work_before_the_first_rows_are_done(monkeypatch, capsys):
+    monkeypatch.setattr(calibrate._batch, "_PATIENCE", 1e-4)
+    targets = {"epsilon": [0.1, 1.0], "delta": 1e-6}
+    calibrate.batch(jaxdp.Gaussian, **targets, progress=True)
+    assert capsys.readouterr().err.startswith("Still at work")
+    calibrate.batch(jaxdp.Gaussian, **targets, progress=lambda *done: None)
+    assert capsys.readouterr().err == ""
+
+
 def test_scalars_and_empty_batches():
     one = calibrate.batch(jaxdp.Gaussian, epsilon=1.0, delta=1e-5)
     assert one.value.shape == ()

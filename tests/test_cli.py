@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import pathlib
 import subprocess
 import sys
@@ -238,3 +239,16 @@ def test_without_its_extra_the_command_says_what_to_install(missing):
     assert done.returncode == 1
     assert f"The command line needs {missing}: pip install 'jaxdp-accounting[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_command_starts_before_jax_says_how_much_it_logs():
+    """XLA reads the level as JAX is imported: its alarm about slow compilation is not shown."""
+    code = (
+        "import os, sys, _jaxdp_command; assert 'jax' not in sys.modules;"
+        " sys.argv = ['jaxdp', '--version'];"
+        " import atexit; atexit.register(lambda: print(os.environ['TF_CPP_MIN_LOG_LEVEL']));"
+        " _jaxdp_command.main()"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    assert done.stdout.decode().split() == ["jaxdp", jaxdp.__version__, "3"]

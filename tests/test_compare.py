@@ -96,7 +96,9 @@ def test_the_command(tmp_path):
         num_examples=1000, batch_size=100, epochs=4, epsilon=2.0, delta=1e-5, schemes=schemes[1::2]
     )
     assert [s["sigma"] for s in record["samplers"]] == [s.sigma for s in direct]
-    assert record["delta"] == 1e-5
+    asked = {"num_examples": 1000, "batch_size": 100, "epochs": 4, "epsilon": 2.0, "delta": 1e-5}
+    assert asked.items() <= record.items()
+    assert record["jaxdp"] == jaxdp.__version__
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def _blocks(path, *languages):
 def _pictures(path):
     """The code of the plot directives."""
     blocks = (block.partition(".. plot::\n")[2] for block in _blocks(path, "{eval-rst}"))
-    code = (textwrap.dedent(re.sub(r"^ *:.*\n", "", block)) for block in blocks if block)
+    code = (textwrap.dedent(re.sub(r"\A(?: *:.*\n)+", "", block)) for block in blocks if block)
     return list(code)
 
 

@@ -37,6 +37,7 @@ FLOORS = {
     "jaxdp._privacy_loss": 4,
     "jaxdp._intersection": 4,
     "jaxdp._group_privacy": 4,
+    "jaxdp._decomposed": 4,
     "jaxdp._methods": 4,
     "jaxdp._numerical": 4,
     "jaxdp._answers": 4,

@@ -254,3 +254,35 @@ except ImportError as error:
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True
     )
     assert "[plot]" in done.stdout
+
+
+def _boxes(ax):
+    """The names in a picture, as rectangles in pixels."""
+    ax.figure.canvas.draw()
+    return {text.get_text(): text.get_window_extent() for text in ax.texts}
+
+
+def test_names_stand_apart_in_the_order_of_lines_and_cover_no_curve():
+    x = np.linspace(0.0, 1.0, 50)
+    ax = plot.lines(x, {"a": x, "b": 1.01 * x, "c": 1.02 * x})
+    boxes = _boxes(ax)
+    assert boxes["a"].y1 <= boxes["b"].y0 + 1.0
+    assert boxes["b"].y1 <= boxes["c"].y0 + 1.0
+    ends = np.where(x < 0.5, x, np.nan)  # its last point is next to the other line
+    ax = plot.lines(x, {"all the way": x, "half of it": ends})
+    box = _boxes(ax)["half of it"]
+    seen = ax.transData.transform(np.stack([x, x], axis=1))
+    inside = (seen > [box.x0, box.y0]) & (seen < [box.x1, box.y1])
+    assert not np.any(np.all(inside, axis=1))
+
+
+def test_lines_leave_out_what_a_log_axis_cannot_show():
+    x = np.geomspace(1.0, 1000.0, 4)
+    ax = plot.lines(
+        x, {"one": [1.0, np.inf, 100.0, 0.0], "other": [1.0, 2.0, 3.0, 4.0]}, ylabel="y"
+    )
+    assert (ax.get_xscale(), ax.get_yscale(), ax.get_ylabel()) == ("log", "log", "y")
+    assert np.isfinite(ax.lines[0].get_ydata()).tolist() == [True, False, True, False]
+    for curves, named in ({}, "empty"), ({"a": [1.0]}, "curves"):
+        with pytest.raises(ValueError, match=named):
+            plot.lines(x, curves)

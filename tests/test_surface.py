@@ -66,6 +66,35 @@ def test_reprs_never_stand_in_the_way_of_a_transformation():
         for whole in (GAUSSIAN, solution, law):
             shown = repr(jax.tree.map(lambda _, leaf=leaf: leaf, whole))
             assert shown.startswith(f"{type(whole).__name__}(")
+            assert type(whole).__name__ in whole._repr_html_()
+
+
+def test_notebooks_show_what_a_thing_is():
+    """Nested mechanisms, the first rows of a batch, a law; text is text, whatever it holds."""
+
+    def text(thing):
+        shown = thing._repr_html_()
+        assert shown.count("<table>") == shown.count("</table>") > 0
+        return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", shown)).strip()
+
+    run = jaxdp.Repeated(jaxdp.PoissonSampled(GAUSSIAN, 0.01), 1000)
+    assert text(run) == (
+        "Repeated mechanism PoissonSampled mechanism Gaussian sigma 2.0 "
+        "sampling_probability 0.01 count 1000"
+    )
+    many = jaxdp.Composed([GAUSSIAN] * 20)
+    assert text(many).count("Gaussian sigma 2.0") == 4
+    assert text(many).endswith("... 20 in all")
+    one = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5)
+    assert text(one).startswith("Solution value 3.73063 epsilon 1.0 delta 1e-05 status The value")
+    found = calibrate.solve(jaxdp.Gaussian, epsilon=jnp.linspace(1.0, 2.0, 12), delta=1e-5)
+    assert "0 value = 3.73063, epsilon = 1.0, delta = 1e-05, SOLVED" in text(found)
+    assert text(found).endswith("in all 12 SOLVED")
+    law = jaxdp.privacy_loss(jaxdp.Gaussian(1.0))
+    assert text(law).startswith("PrivacyLoss its curve is above the mechanism")
+    assert "P and Q swapped" in text(law.reverse())
+    noise = jaxdp.AdditiveNoise(lambda x: -jnp.abs(x), (), 1.0)
+    assert "&lt;lambda&gt;" in noise._repr_html_()
 
 
 def test_a_solution_and_a_law_say_what_they_are():

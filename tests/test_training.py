@@ -126,7 +126,8 @@ def test_a_float32_training_step_stays_float32_and_is_only_watched():
         optax.sgd(0.1),
     )
     schedule = optax.exponential_decay(2.0, 5, 0.5)
-    optimiser = training.track_privacy(inner, noise_multiplier=schedule, sampling_probability=0.25)
+    settings = {"noise_multiplier": schedule, "sampling_probability": 0.25}
+    optimiser = training.track_privacy(inner, **settings, batches="poisson")
     params = {"w": jnp.ones((3, 2))}
     batches = jax.random.normal(jax.random.key(0), (12, 8, 3))
 
@@ -365,6 +366,12 @@ def test_a_fixed_schedule_takes_no_settings():
         optimiser.update(jnp.ones(2), state, noise_multiplier=1.0)
     with pytest.raises(ValueError, match="noise_multiplier"):
         training.track_privacy(optax.sgd(1.0), noise_multiplier=-1.0)
+    with pytest.raises(ValueError, match="batches='poisson' must be said"):
+        training.track_privacy(optax.sgd(1.0), noise_multiplier=1.0, sampling_probability=0.1)
+    whole = training.track_privacy(optax.sgd(1.0), noise_multiplier=1.0)
+    state = whole.init(jnp.ones(2))
+    with pytest.raises(ValueError, match="batches='poisson' must be said"):
+        whole.update(jnp.ones(2), state, sampling_probability=0.1)
     with pytest.raises(ValueError, match="batches must be 'poisson', got 'shuffled'"):
         training.track_privacy(optax.sgd(1.0), noise_multiplier=1.0, batches="shuffled")
     with pytest.raises(TypeError, match="state"):

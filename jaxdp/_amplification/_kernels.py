@@ -179,10 +179,12 @@ def coupling_bound(
 ) -> jax.Array:
     r"""Theorem 2 of Balle et al. 2019 on a finite set: Rényi divergence after a Markov kernel.
 
-    :math:`R_\alpha(\mu K\|\nu K) \le R_\alpha(\omega\|\nu) +
-    \sup_x R_\alpha((H_\pi K)(x)\|K(x))` for a coupling pi of omega and mu, H_pi its transport
-    kernel, x in the support of omega: the measure-theoretic shift reduction. The diagonal
-    coupling of mu with itself gives the data-processing inequality.
+    .. math:: R_\alpha(\mu K\,\|\,\nu K) \le R_\alpha(\omega\,\|\,\nu)
+              + \sup_x R_\alpha((H_\pi K)(x)\,\|\,K(x))
+
+    for a coupling pi of omega and mu, H_pi its transport kernel, x in the support of omega: the
+    measure-theoretic shift reduction. The diagonal coupling of mu with itself gives the
+    data-processing inequality.
 
     Args:
       coupling: pi, shape (..., states, states); row sums omega, column sums mu; sums to 1.

@@ -61,7 +61,12 @@ def mechanism(cls: T) -> T:
 
 
 class Mechanism(abc.ABC):
-    """Abstract mechanism; see the module's docstring. Concrete mechanisms are final."""
+    """A randomised computation on a data set, by the law of its privacy loss.
+
+    The base class of all mechanisms, which are immutable PyTrees of their parameters: `epsilon`,
+    `delta`, `renyi` and the other queries are asked of one. To make a mechanism of your own derive
+    from `CustomMechanism`, or use `AdditiveNoise` and `LossDistribution`.
+    """
 
     # What inputs are neighbours: "add-or-remove" or "replace-one"; None where the sensitivity says.
     _relation: ClassVar[str | None] = None
@@ -78,6 +83,10 @@ class Mechanism(abc.ABC):
 
     def __repr__(self) -> str:
         return _structure.describe(self)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return _structure.nested(self)
 
     def __eq__(self, other: object) -> bool:
         """Equal classes and values; where a parameter is traced, the same object."""
@@ -96,7 +105,7 @@ class Mechanism(abc.ABC):
 
     @property
     def neighbours(self) -> str | None:
-        """Which inputs this pair is for: "add-or-remove" or "replace-one" of one record (or user).
+        """Which inputs this pair is for, "add-or-remove" or "replace-one" of one record (or user).
 
         None where the sensitivity alone says so, that of a Gaussian for example. A composition is
         for what its parts are for, and parts for different neighbours cannot be composed.

@@ -51,7 +51,10 @@ class Schedule(Composition):
                 "mechanism must not be a schedule itself, nor have parameters that are vectors"
             )
         if self.steps is None:
-            raise ValueError("mechanism must have parameters with an axis of steps")
+            raise ValueError(
+                "mechanism must have parameters with an axis of steps"
+                " (calibrate.minimize gives it vectors where vectors=True)"
+            )
 
     @property
     def steps(self) -> int | None:

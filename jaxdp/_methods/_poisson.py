@@ -146,6 +146,7 @@ class Decomposition(_Comparison):
 
     An upper bound for k = 1, in both directions (Feldman & Shenfeld 2025, Theorem 4.1, with the add
     direction that it leaves out): some 1.6 times the epsilon of Poisson subsampling at rate 1/t.
+    For one epoch; `decomposed` makes it a mechanism, which composes.
 
     Args:
       sampling_probability: the rate of the Poisson scheme, in (0, 1]; None tries several.
@@ -173,7 +174,10 @@ class Decomposition(_Comparison):
 
     def _refusal(self, m: Mechanism) -> str | None:
         if one_block(m) is None:
-            return "Decomposition() is for one RandomAllocation, k = 1, one epoch"
+            return (
+                "Decomposition() is for one RandomAllocation, k = 1, one epoch; jaxdp.decomposed "
+                "is that as a mechanism, to be repeated"
+            )
         return super()._refusal(m)
 
     def _scheme(self, m: Mechanism) -> tuple[Mechanism, jax.Array, jax.Array]:

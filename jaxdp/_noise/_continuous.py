@@ -12,6 +12,7 @@ from jaxdp._mechanisms import Base, Direction, mechanism
 from jaxdp._mechanisms._base import add_noise
 from jaxdp._noise import _samplers
 from jaxdp._noise import _variance_gamma as law
+from jaxdp._noise._entries import require_entries
 from jaxdp._noise._lattice import INTEGER
 from jaxdp._noise._sums import QUADRATURE
 from jaxdp._rounding import quotient_up
@@ -70,13 +71,18 @@ class VarianceGamma(Base):
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + noise for every entry of an array or PyTree, in its float dtype.
 
-        The queries are for one entry. A record that changes several is protected by the composition
-        of one mechanism for each, at that entry's sensitivity (`Composed`, `Schedule`).
+        The queries are for one entry, and so is the value, unless the parameters have its shape:
+        each entry then has a mechanism of its own. A record that changes several is protected by
+        their composition, at every entry's sensitivity (`Composed`, `Schedule`).
+
+        Raises:
+          ValueError: for a value of more entries than the mechanism has parameters for.
         """
 
         def draw(key, shape, dtype):
             return _samplers.gamma_difference(key, shape, dtype, self._beta(), self.scale)
 
+        require_entries(self, value)
         return add_noise(key, value, draw)
 
 

@@ -1,6 +1,6 @@
 """Symmetric integer noise: discrete Gaussian, Skellam, discrete Laplace and its generalisation."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,8 @@ class DiscreteGaussian(SymmetricLattice):
       sigma: > 0, the parameter (for sigma >= 1 nearly the standard deviation). Any shape.
       sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
         `sample`); broadcasts against sigma. A record that changes several numbers of a vector is
-        protected by their composition, the second example.
+        protected by their composition, the second example; for whole vectors of bounded L2 norm
+        there is `DiscreteGaussianVector`.
 
     Raises:
       ValueError: if a known parameter is outside its domain.
@@ -65,6 +66,8 @@ class DiscreteGaussian(SymmetricLattice):
 
     sigma: ArrayLike
     sensitivity: ArrayLike = 1
+
+    _vector_form: ClassVar = "DiscreteGaussianVector"
 
     _domains = {"sigma": _checks.POSITIVE, "sensitivity": INTEGER}
 
@@ -114,7 +117,8 @@ class Skellam(SymmetricLattice):
     Args:
       variance: lambda > 0. Any shape.
       sensitivity: integer >= 1, of one coordinate: the privacy is that of one noisy number (see
-        `sample`); broadcasts against variance.
+        `sample`); broadcasts against variance. For whole vectors of bounded L2 norm there is
+        `SkellamVector`.
 
     Raises:
       ValueError: if a known parameter is outside its domain.
@@ -127,6 +131,8 @@ class Skellam(SymmetricLattice):
 
     variance: ArrayLike
     sensitivity: ArrayLike = 1
+
+    _vector_form: ClassVar = "SkellamVector"
 
     _domains = {"variance": _checks.POSITIVE, "sensitivity": INTEGER}
 

@@ -6,7 +6,7 @@ what a window leaves out is bounded and added to certified values, never dropped
 """
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from jaxdp import _checks, _divergences, _special
 from jaxdp._mechanisms import Base
 from jaxdp._mechanisms._base import add_noise
 from jaxdp._noise import _atoms
+from jaxdp._noise._entries import require_entries
 from jaxdp._noise._sums import (
     FAR,
     QUADRATURE,
@@ -48,6 +49,7 @@ class LatticeNoise(Base):
     """Abstract: adds integer noise of log probabilities `_log_pmf` to an integer value."""
 
     sensitivity: Any
+    _vector_form: ClassVar[str] = ""  # what is for whole vectors, if there is one
 
     @abc.abstractmethod
     def _log_pmf(self, k: jax.Array) -> jax.Array:
@@ -60,9 +62,14 @@ class LatticeNoise(Base):
     def sample(self, key: jax.Array, value: Any) -> Any:
         """value + noise for every entry of an array or PyTree of integers, as floats.
 
-        The queries are for one entry. A record that changes several is protected by the composition
-        of one mechanism for each, at that entry's sensitivity (`Composed`, `Schedule`).
+        The queries are for one entry, and so is the value, unless the parameters have its shape:
+        each entry then has a mechanism of its own. A record that changes several is protected by
+        their composition, at every entry's sensitivity (`Composed`, `Schedule`).
+
+        Raises:
+          ValueError: for a value of more entries than the mechanism has parameters for.
         """
+        require_entries(self, value, self._vector_form)
         return add_noise(key, value, self._draw)
 
 

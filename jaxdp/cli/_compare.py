@@ -56,14 +56,16 @@ def compare(
     try:
         _setting.check_plot(plot)
         schemes = tuple(scheme or calibrate.SCHEMES)
-        found = _found(records, batch, epochs, epsilon, delta, schemes, min_separation)
+        with _display.saying_what_takes_long():
+            found = _found(records, batch, epochs, epsilon, delta, schemes, min_separation)
         if plot is not None:
             _draw(found, plot)
     except InputError as error:
         _display.print_error(str(error))
         raise typer.Exit(2) from None
     if as_json:
-        _print_json(found)
+        asked = {"num_examples": records, "batch_size": batch, "epochs": epochs}
+        _print_json(asked | {"min_separation": min_separation}, found)
         return
     columns = [("scheme", "left"), ("neighbours", "left"), ("steps", "right"), ("sigma", "right")]
     columns += [("sigma / batch", "right"), ("epsilon", "left"), ("guarantee", "left")]
@@ -122,7 +124,7 @@ def _draw(found: calibrate.Comparison, path: pathlib.Path) -> None:
         plot.samplers(found).figure.savefig(path)
 
 
-def _print_json(found: calibrate.Comparison) -> None:
+def _print_json(asked: dict[str, int], found: calibrate.Comparison) -> None:
     target = dict(zip(("epsilon", "delta"), found.target, strict=True))
     samplers = [
         {
@@ -137,4 +139,4 @@ def _print_json(found: calibrate.Comparison) -> None:
         }
         for s in found
     ]
-    _display.print_json(target | {"samplers": samplers})
+    _display.print_json(asked | target | {"samplers": samplers} | _setting.versions())

@@ -226,6 +226,7 @@ table {{ border-collapse: collapse; margin: 1rem 0; }}
 th, td {{ text-align: left; vertical-align: top; padding: 0.25rem 1rem 0.25rem 0;
   border-bottom: 1px solid color-mix(in srgb, currentColor 25%, transparent); }}
 td {{ overflow-wrap: anywhere; }}
+td:first-child {{ overflow-wrap: normal; white-space: nowrap; }}
 svg {{ width: 100%; max-width: 26rem; height: auto; }}
 </style>
 </head>

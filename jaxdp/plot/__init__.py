@@ -12,6 +12,7 @@ Colours can be told apart by the colour-blind, and curves that coincide by their
 * `loss_distribution`: the privacy loss with the record and without it;
 * `schedule`: the parameters of a run, step by step;
 * `compare`: several mechanisms in one of the pictures above;
+* `lines`: curves of your own, told apart in the same way;
 * `samplers`: the noise that each way of drawing batches takes.
 
 Example:
@@ -23,6 +24,7 @@ Example:
 
 from jaxdp.plot._compare import brackets as brackets
 from jaxdp.plot._compare import compare as compare
+from jaxdp.plot._compare import lines as lines
 from jaxdp.plot._curves import epsilon_over_steps as epsilon_over_steps
 from jaxdp.plot._curves import profile as profile
 from jaxdp.plot._curves import tradeoff as tradeoff
@@ -38,5 +40,6 @@ __all__ = [
     "loss_distribution",
     "schedule",
     "compare",
+    "lines",
     "samplers",
 ]

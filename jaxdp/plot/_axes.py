@@ -13,6 +13,7 @@ DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
 GREY = "0.45"
 _MARKS = 6  # markers on a curve
 _LINE_HEIGHT = 1.25  # of labels, in their font size
+_BESIDE = 7.0  # points between the end of a line and its name
 
 
 def new(ax: Any, width: float = 6.4, height: float = 4.0) -> Any:
@@ -60,27 +61,33 @@ def curve(ax: Any, x: Any, y: Any, style: dict[str, Any], shift: int = 0) -> Any
 
 
 def labels(ax: Any, lines: Sequence[Any], texts: Sequence[str]) -> None:
-    """Write each line's name right of its last point, moved apart where they would overlap."""
+    """Write each line's name beside its last point.
+
+    Names of lines that end together on the right are stacked in the order of the lines; any other
+    is moved to where it covers no curve and no name.
+    """
     from matplotlib import rcParams
 
     size = 0.9 * rcParams["font.size"]
-    dpi = ax.figure.dpi
-    points = [_anchor(ax, line) for line in lines]
-    heights = np.asarray([ax.transData.transform(p)[1] for p in points]) * 72.0 / dpi
-    order = np.argsort(heights, kind="stable")
-    moved = heights.copy()
-    for _ in range(50):  # each neighbour gives way by half
-        for low, high in itertools.pairwise(order):
-            lack = _LINE_HEIGHT * size - (moved[high] - moved[low])
-            near = abs(points[high][0] - points[low][0]) < 0.35 * np.ptp(ax.get_xlim())
-            if lack > 1e-6 and (near or ax.get_xscale() == "log"):
-                moved[low] -= 0.5 * lack
-                moved[high] += 0.5 * lack
-    for line, text, point, shift in zip(lines, texts, points, moved - heights, strict=True):
+    pixel = 72.0 / ax.figure.dpi
+    ends = np.asarray([ax.transData.transform(_anchor(ax, line)) for line in lines]) * pixel
+    drawn = np.concatenate([_drawn(ax, line) for line in ax.get_lines()]) * pixel
+    (left, bottom), (right, _) = (ax.transAxes.transform(p) * pixel for p in ((0, 0), (1, 1)))
+    together = ends[:, 0] > np.max(ends[:, 0]) - 0.05 * (right - left)
+    offsets = np.stack([np.full(len(lines), _BESIDE), _stacked(ends[:, 1], together, size)], axis=1)
+    widths = [0.6 * size * len(text) for text in texts]
+    taken = [_box(ends[k], *offsets[k], widths[k], size) for k in np.flatnonzero(together)]
+    for k in np.flatnonzero(~together):
+        boxes = {d: _box(ends[k], *d, widths[k], size) for d in _offsets(widths[k], size)}
+        seen = {d: b for d, b in boxes.items() if b[0] > left and b[1] > bottom} or boxes
+        cost = {d: _covered(b, drawn, taken) + _cost(*d, size) for d, b in seen.items()}
+        offsets[k] = min(cost, key=lambda d: cost[d])
+        taken.append(boxes[tuple(offsets[k])])
+    for line, text, offset in zip(lines, texts, offsets, strict=True):
         ax.annotate(
             text,
-            point,
-            xytext=(7.0, shift),
+            _anchor(ax, line),
+            xytext=tuple(offset),
             textcoords="offset points",
             va="center",
             ha="left",
@@ -89,6 +96,63 @@ def labels(ax: Any, lines: Sequence[Any], texts: Sequence[str]) -> None:
             annotation_clip=False,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.6},
         )
+
+
+def _stacked(heights: np.ndarray, used: np.ndarray, size: float) -> np.ndarray:
+    """How far to move names, so that those used lie apart, in the order of their heights."""
+    order = np.flatnonzero(used)[np.argsort(heights[used], kind="stable")]
+    moved = heights.copy()
+    for _ in range(50):  # each neighbour gives way by half
+        for low, high in itertools.pairwise(order):
+            lack = _LINE_HEIGHT * size - (moved[high] - moved[low])
+            if lack > 1e-6:
+                moved[low] -= 0.5 * lack
+                moved[high] += 0.5 * lack
+    return moved - heights
+
+
+def _offsets(width: float, size: float) -> Iterator[tuple[float, float]]:
+    """Where a name may begin, from the end of its line: right of it or left, at any height."""
+    for step in range(9):
+        for sign in (1.0, -1.0) if step else (1.0,):
+            yield _BESIDE, sign * step * 0.625 * size
+            yield -width - _BESIDE, sign * step * 0.625 * size
+
+
+def _cost(dx: float, dy: float, size: float) -> float:
+    """How far a name is from the end of its line; a little more on the left."""
+    return 0.2 * abs(dy) / size + (0.5 if dx < 0.0 else 0.0)
+
+
+def _box(
+    end: np.ndarray, dx: float, dy: float, width: float, size: float
+) -> tuple[float, float, float, float]:
+    """Left, bottom, right and top of a name, in points."""
+    half = 0.5 * _LINE_HEIGHT * size
+    return end[0] + dx, end[1] + dy - half, end[0] + dx + width, end[1] + dy + half
+
+
+def _covered(
+    box: tuple[float, float, float, float], drawn: np.ndarray, taken: Sequence[Any]
+) -> float:
+    """How much a name in this box would cover: points of curves, and other names by far more."""
+    left, bottom, right, top = box
+    x, y = drawn.T
+    points = np.sum((x > left) & (x < right) & (y > bottom) & (y < top))
+    names = sum(left < b[2] and b[0] < right and bottom < b[3] and b[1] < top for b in taken)
+    return 0.2 * float(points) + 100.0 * names
+
+
+def _drawn(ax: Any, line: Any) -> np.ndarray:
+    """Points along a line where it is seen, in pixels, close to each other."""
+    points = ax.transData.transform(np.asarray(line.get_xydata(), float))
+    points = points[np.all(np.isfinite(points), axis=1)]
+    if len(points) < 2:
+        return points.reshape(-1, 2)
+    share = np.linspace(0.0, 1.0, 400)
+    along = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(points, axis=0).T))])
+    along /= max(along[-1], 1e-9)
+    return np.stack([np.interp(share, along, c) for c in points.T], axis=1)
 
 
 def _anchor(ax: Any, line: Any) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxdp import _checks, _queries
 from jaxdp._mechanisms import Mechanism, require_mechanism
@@ -65,6 +66,67 @@ def compare(
         ax.legend(lines, list(named), frameon=False, loc="upper right")
     else:
         _axes.labels(ax, lines, list(named))
+    return ax
+
+
+def lines(
+    x: ArrayLike,
+    curves: Mapping[str, ArrayLike],
+    *,
+    xlabel: str = "",
+    ylabel: str = "",
+    log: bool | None = None,
+    ax: Any = None,
+) -> Any:
+    """Numbers of your own over one axis, each curve named beside its line.
+
+    For what the other pictures do not draw: epsilon against the noise, several methods on one
+    mechanism. Lines are told apart as by `compare`. What is not finite is left out, and so is 0 on
+    a log axis. (Set the axes' limits, if at all, before the names are placed: with `ax`.)
+
+    Args:
+      x: shape (n,).
+      curves: names and values, each of shape (n,), in the order of drawing.
+      xlabel: what x is.
+      ylabel: what the values are.
+      log: whether both axes are logarithmic; None for those whose values span two decades.
+      ax: where to draw; a new figure by default.
+
+    Returns:
+      The Axes.
+
+    Raises:
+      ValueError: if there are no curves, or shapes do not fit. ImportError: without matplotlib.
+
+    Example:
+      >>> import jaxdp, jaxdp.plot, numpy as np
+      >>> sigma = np.geomspace(0.5, 5.0, 16)
+      >>> curves = {f"delta = {d}": jaxdp.epsilon(jaxdp.Gaussian(sigma), d) for d in (1e-5, 1e-9)}
+      >>> ax = jaxdp.plot.lines(sigma, curves, xlabel="sigma", ylabel="epsilon")
+      >>> sorted(text.get_text() for text in ax.texts)
+      ['delta = 1e-05', 'delta = 1e-09']
+    """
+    at = np.asarray(x, np.float64)
+    values = {str(name): np.asarray(y, np.float64) for name, y in curves.items()}
+    if not values or at.ndim != 1:
+        raise ValueError(f"curves must not be empty and x of shape (n,), got {at.shape}")
+    for name, y in values.items():
+        if y.shape != at.shape:
+            raise ValueError(f"curves[{name!r}] must have the shape {at.shape}, got {y.shape}")
+    ax = _axes.new(ax, 6.8, 4.2)
+    for axis, shown in (("x", at), ("y", np.concatenate(list(values.values())))):
+        if log is None:
+            _axes.log_where_wide(ax, axis, shown)
+        elif log:
+            ax.set(**{f"{axis}scale": "log"})
+    drawn = []
+    for index, (y, style) in enumerate(zip(values.values(), _axes.styles(), strict=False)):
+        least = 0.0 if ax.get_yscale() == "log" else -np.inf
+        shown = np.where(np.isfinite(y) & (y > least), y, np.nan)
+        shift = 4 * index // len(values)
+        drawn.append(_axes.curve(ax, at, shown, style, shift=shift))
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    _axes.labels(ax, drawn, list(values))
     return ax
 
 

@@ -41,7 +41,7 @@ def track_privacy(
     noise_multiplier: Setting | None = None,
     sampling_probability: Setting | None = None,
     accountant: Accountant | PrivacyFilter | None = None,
-    batches: str = "poisson",
+    batches: str | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Count every update of a differentially private optimiser in its own state.
 
@@ -58,8 +58,9 @@ def track_privacy(
       sampling_probability: with which each record joins a batch: a number, or such a function; 1
         by default. None for a fixed schedule.
       accountant: from `init`, `init_fixed` or `init_filter`; `init()` by default.
-      batches: how they are drawn. Only "poisson" is accounted for step by step; of other schemes
-        `jaxdp.dp_sgd` and `jaxdp.fixed_size_sampled` make mechanisms for a whole run.
+      batches: how they are drawn; to be said where there is a sampling probability. Only "poisson"
+        is accounted for step by step; of other schemes `jaxdp.dp_sgd` and
+        `jaxdp.fixed_size_sampled` make mechanisms for a whole run.
 
     Returns:
       A transformation whose `update` also accepts `noise_multiplier=` and
@@ -67,7 +68,7 @@ def track_privacy(
 
     Raises:
       ValueError: for known settings outside their domains, settings beside a fixed schedule, or
-        other batches than Poisson's. TypeError: if accountant is none.
+        batches that are not Poisson's or not said to be. TypeError: if accountant is none.
 
     Example:
       >>> import jax, jax.numpy as jnp, optax
@@ -77,7 +78,7 @@ def track_privacy(
       ...         optax.contrib.differentially_private_aggregate(
       ...             l2_norm_clip=1.0, noise_multiplier=1.1, key=0),
       ...         optax.sgd(0.1)),
-      ...     noise_multiplier=1.1, sampling_probability=0.01)
+      ...     noise_multiplier=1.1, sampling_probability=0.01, batches="poisson")
       >>> params = {"w": jnp.zeros(3)}
       >>> state = optimiser.init(params)
       >>> per_example = {"w": jnp.ones((8, 3))}
@@ -86,7 +87,7 @@ def track_privacy(
       >>> float(training.epsilon(training.accountant_of(state), 1e-5)) > 0
       True
     """
-    if batches != "poisson":
+    if batches not in ("poisson", None):
         raise ValueError(
             f"batches must be 'poisson', got {batches!r}: steps on other batches have no account of"
             " their own, jaxdp.dp_sgd and jaxdp.fixed_size_sampled describe whole runs"
@@ -106,6 +107,7 @@ def track_privacy(
         _check("noise_multiplier", noise_multiplier, _checks.POSITIVE)
         if sampling_probability is not None:
             _check("sampling_probability", sampling_probability, _checks.RATE)
+            _require_batches(batches)
 
     def init_fn(params):
         return TrackPrivacyState(extended.init(params), start, jnp.zeros((), jnp.int32))
@@ -118,11 +120,21 @@ def track_privacy(
             refuse_settings(noise_multiplier=noise, sampling_probability=rate)
             spent = update(state.accountant)
         else:
+            if rate is not None:
+                _require_batches(batches)
             noise, rate = (x(state.count) if callable(x) else x for x in (noise, rate))
             spent = update(state.accountant, sigma=noise, sampling_probability=rate)
         return updates, TrackPrivacyState(inner_state, spent, optax.safe_increment(state.count))
 
     return optax.GradientTransformationExtraArgs(init_fn, update_fn)
+
+
+def _require_batches(batches: str | None) -> None:
+    if batches is None:
+        raise ValueError(
+            "batches='poisson' must be said with a sampling probability: that every record joins "
+            "every batch independently (of batches of a fixed size epsilon is another)"
+        )
 
 
 def _check(name: str, setting: Setting, domain: _checks.Domain) -> None:

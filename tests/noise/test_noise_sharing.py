@@ -21,14 +21,19 @@ SHARED = {
 }
 
 
+def _drawn(m, key, shape):
+    """Independent draws: a mechanism for every entry."""
+    return jax.tree.map(lambda x: np.broadcast_to(x, shape), m).sample(key, jnp.zeros(shape))
+
+
 @pytest.mark.parametrize("name", SHARED)
 def test_shares_add_up(name):
     """Breaks when the sum of the shares is not distributed as the whole (chi-square, 5 sigma)."""
     whole, parties, draws = SHARED[name], 7, 20_000
     share = noise.noise_share(whole, parties)
     first, second = jax.random.split(jax.random.key(5))
-    shares = np.asarray(share.sample(first, jnp.zeros((parties, draws))))
-    total, direct = shares.sum(axis=0), np.asarray(whole.sample(second, jnp.zeros(draws)))
+    shares = np.asarray(_drawn(share, first, (parties, draws)))
+    total, direct = shares.sum(axis=0), np.asarray(_drawn(whole, second, (draws,)))
     edges = np.unique(np.quantile(direct, np.linspace(0.0, 1.0, 12)[1:-1]))
     counts = [
         np.bincount(np.searchsorted(edges, x), minlength=edges.size + 1) for x in (total, direct)
@@ -52,7 +57,7 @@ def test_samples_follow_the_law(m, pmf):
     """Breaks when a sampler's law is not the mechanism's (chi-square, 5 sigma)."""
     k = np.arange(-40, 41)
     expected = pmf(k) / np.sum(pmf(k))
-    samples = np.asarray(m.sample(jax.random.key(3), jnp.zeros(40_000))).astype(int)
+    samples = np.asarray(_drawn(m, jax.random.key(3), (40_000,))).astype(int)
     observed = np.bincount(samples + 40, minlength=81)
     common = expected * samples.size > 5
     o, e = observed[common], expected[common] * samples.size
@@ -194,3 +199,22 @@ def test_splits_of_integers_add_up():
     assert np.isfinite(values[1])
     alone = noise.repeated_noise_renyi(pair, 2.0, sensitivity=1, split=[0, 1])
     np.testing.assert_allclose(alone, jaxdp.renyi(pair[1], 2.0), rtol=1e-12)
+
+
+def test_whole_vectors_are_not_drawn_by_laws_of_one_coordinate():
+    """Breaks when an epsilon of one entry is taken for that of a vector, unasked."""
+    key, vector = jax.random.key(0), jnp.zeros(3)
+    for m, instead in (
+        (noise.Skellam(3.0), "SkellamVector"),
+        (noise.DiscreteGaussian(2.0), "DiscreteGaussianVector"),
+        (noise.DiscreteLaplace(0.5), "one mechanism for each entry"),
+        (noise.PartialNoise(noise.LaplaceSum(4, 2.0, 1.0), 0.5), "one mechanism for each entry"),
+    ):
+        for value in (vector, {"a": 0.0, "b": 1.0}):
+            with pytest.raises(ValueError, match=instead):
+                m.sample(key, value)
+        assert m.sample(key, 0.0).shape == ()
+        assert m.sample(key, {"a": jnp.zeros(1)})["a"].shape == (1,)
+    assert noise.DiscreteGaussian(np.array([1.0, 2.0, 3.0])).sample(key, vector).shape == (3,)
+    with pytest.raises(ValueError, match="4 entries"):
+        noise.DiscreteGaussian(np.ones(3)).sample(key, jnp.zeros(4))
