@@ -244,11 +244,14 @@ def test_without_its_extra_the_command_says_what_to_install(missing):
 def test_the_command_starts_before_jax_says_how_much_it_logs():
     """XLA reads the level as JAX is imported: its alarm about slow compilation is not shown."""
     code = (
-        "import os, sys, _jaxdp_command; assert 'jax' not in sys.modules;"
+        "import os, sys; sys.path.insert(0, 'jaxdp/cli'); import _start;"
+        " sys.path.pop(0); assert 'jax' not in sys.modules;"
         " sys.argv = ['jaxdp', '--version'];"
         " import atexit; atexit.register(lambda: print(os.environ['TF_CPP_MIN_LOG_LEVEL']));"
-        " _jaxdp_command.main()"
+        " _start.main()"
     )
     environment = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, cwd=ROOT
+    )
     assert done.stdout.decode().split() == ["jaxdp", jaxdp.__version__, "3"]

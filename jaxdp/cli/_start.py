@@ -3,7 +3,7 @@
 XLA prints an alarm ("Very slow compile?") when a program takes it two minutes, which on a busy
 machine the larger ones do; it reads how much to log once, as JAX is imported. The command says
 itself that it is at work. What goes wrong is raised, not logged. TF_CPP_MIN_LOG_LEVEL, where it is
-set, is kept.
+set, is kept. (Installed as the module `_jaxdp_command`: to import one of `jaxdp` loads JAX.)
 """
 
 import os
