@@ -65,7 +65,7 @@ _CELLS = 64  # of epsilon
 _SIZE = 48 * _CELLS  # of the lattice of x >= 0
 _MOST_STEPS = 256
 _LARGEST = 30.0  # epsilon: beyond, e^epsilon is 0 or infinite to some of what follows
-_LARGEST_TABLED = 14.0  # epsilon: e^(48 epsilon) is a double
+_LARGEST_TABLED = 7.0  # epsilon: slopes over e^(48 epsilon) do not underflow
 _ROUNDING = 64.0 * SLACK  # of a step, relative
 _LEAST = 1e-290  # what underflows is less
 
