@@ -37,16 +37,8 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _conversions, _privacy_loss_table, _queries
 from jaxdp._intersection import intersection
-from jaxdp._mechanisms import (
-    Composed,
-    Gaussian,
-    Mechanism,
-    PoissonSampled,
-    PoissonSampledGroup,
-    PoissonSampledReplaceOne,
-    Repeated,
-    require_mechanism,
-)
+from jaxdp._mechanisms import Mechanism, require_mechanism
+from jaxdp._mechanisms._replace import scaled
 from jaxdp._methods import Method, check_method
 from jaxdp._noise import LossDistribution
 
@@ -85,7 +77,9 @@ def group_privacy(
     whole; `Repeated(group_privacy(step, k), T)` is valid as well, and at times the tighter one.
 
     Args:
-      m: the mechanism, for one record (added or removed, or exchanged: then k are exchanged).
+      m: the mechanism, for one record (added or removed, or exchanged: then k are exchanged). Where
+        it names the number of records, let that be the least on the way from one input to the
+        other: k less, for batches of fixed size or truncated ones.
       size: k, a known integer from 1 to 1024: the most records of a user, all of them in one input
         and not in the other.
       exchanged: whether they are exchanged for as many others, m being for add-or-remove.
@@ -120,7 +114,7 @@ def group_privacy(
     check_method(method)
     if exchanged and m.neighbours == "replace-one":
         raise ValueError("exchanged must be False: m is for an exchanged record itself")
-    exact = m if k == 1 and not exchanged else _scaled(m, k, exchanged)
+    exact = m if k == 1 and not exchanged else scaled(m, k, exchanged)
     if exact is not None:
         return exact
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(m)):
@@ -134,27 +128,6 @@ def group_privacy(
 
     tests = power("remove").after(power("add")) if exchanged else power(direction)
     return _table(tests, aim, points)
-
-
-def _scaled(m: Mechanism, k: int, exchanged: bool) -> Mechanism | None:
-    """At k times the sensitivity, or twice that, where that is exact."""
-    if isinstance(m, Repeated):
-        inner = _scaled(m.mechanism, k, exchanged)
-        return None if inner is None else Repeated(inner, m.count)
-    if isinstance(m, Composed):
-        parts = [_scaled(part, k, exchanged) for part in m.mechanisms]
-        known = [part for part in parts if part is not None]
-        return Composed(known) if len(known) == len(parts) else None
-    if isinstance(m, PoissonSampled) and isinstance(m.mechanism, Gaussian):
-        inside = m.mechanism
-        if exchanged:
-            return PoissonSampledReplaceOne(inside, m.sampling_probability) if k == 1 else None
-        return PoissonSampledGroup(inside.sigma, m.sampling_probability, k, inside.sensitivity)
-    stated = m.neighbours is not None or not m._replaceable
-    if stated or not hasattr(m, "sensitivity") or hasattr(m, "mechanism"):
-        return None
-    times = 2 * k if exchanged else k
-    return dataclasses.replace(m, sensitivity=times * m.sensitivity)  # pyright: ignore
 
 
 def _least_delta(m: Mechanism, k: int, aim: float, direction: Any, method: Any) -> float:

@@ -65,7 +65,7 @@ _CELLS = 64  # of epsilon
 _SIZE = 48 * _CELLS  # of the lattice of x >= 0
 _MOST_STEPS = 256
 _LARGEST = 30.0  # epsilon: beyond, e^epsilon is 0 or infinite to some of what follows
-_LARGEST_TABLED = 14.0  # epsilon: e^(48 epsilon) is a double
+_LARGEST_TABLED = 7.0  # epsilon: slopes over e^(48 epsilon) do not underflow
 _ROUNDING = 64.0 * SLACK  # of a step, relative
 _LEAST = 1e-290  # what underflows is less
 
@@ -80,6 +80,10 @@ def _step_has_range(step: Any) -> bool:
         return has_range(step.mechanism)
     if isinstance(step, Steps):
         return _step_has_range(step.mechanism)
+    return _is_range(step)
+
+
+def _is_range(step: Any) -> bool:
     return isinstance(step, BoundedRange)
 
 
@@ -108,7 +112,7 @@ def joined(m: Mechanism, side: int) -> Mechanism:
     Above, each kind has a pair of its own. Below, one of them has; the others attain their range.
     """
     terms = _curve.canonical_terms(m)
-    kinds = [i for i, t in enumerate(terms) if isinstance(t.mechanism, BoundedRange)]
+    kinds = [i for i, t in enumerate(terms) if _is_range(t.mechanism)]
     if not kinds:
         return m if side > 0 else attained(m)
     parts: list[Mechanism] = []
@@ -239,7 +243,7 @@ class _Optimal:
 def _optimal(m: Mechanism) -> _Optimal | None:
     """Of one mechanism of bounded range, repeated; None for others."""
     terms = _curve.canonical_terms(m)
-    if len(terms) != 1 or not isinstance(terms[0].mechanism, BoundedRange):
+    if len(terms) != 1 or not _is_range(terms[0].mechanism):
         return None
     top = 1.0 * jnp.asarray(terms[0].mechanism.epsilon)
     count = 1.0 * jnp.asarray(terms[0].multiplicity)

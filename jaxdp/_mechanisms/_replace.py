@@ -4,6 +4,8 @@ import dataclasses
 
 from jaxdp._mechanisms._base import Mechanism, require_mechanism
 from jaxdp._mechanisms._combinators import Composed, Repeated
+from jaxdp._mechanisms._gaussian import Gaussian
+from jaxdp._mechanisms._groups import PoissonSampledGroup
 from jaxdp._mechanisms._poisson_replace import PoissonSampledReplaceOne, is_gaussian
 from jaxdp._mechanisms._sampling import PoissonSampled
 
@@ -50,3 +52,24 @@ def replace_one(m: Mechanism) -> Mechanism:
             "exchanged=True) of any mechanism"
         )
     return dataclasses.replace(m, sensitivity=2 * m.sensitivity)  # pyright: ignore
+
+
+def scaled(m: Mechanism, k: int, exchanged: bool) -> Mechanism | None:
+    """For k records, or k that are exchanged for others, where a class of its own is exact."""
+    if isinstance(m, Repeated):
+        inner = scaled(m.mechanism, k, exchanged)
+        return None if inner is None else Repeated(inner, m.count)
+    if isinstance(m, Composed):
+        parts = [scaled(part, k, exchanged) for part in m.mechanisms]
+        known = [part for part in parts if part is not None]
+        return Composed(known) if len(known) == len(parts) else None
+    if isinstance(m, PoissonSampled) and isinstance(m.mechanism, Gaussian):
+        inside = m.mechanism
+        if exchanged:
+            return PoissonSampledReplaceOne(inside, m.sampling_probability) if k == 1 else None
+        return PoissonSampledGroup(inside.sigma, m.sampling_probability, k, inside.sensitivity)
+    stated = m.neighbours is not None or not m._replaceable
+    if stated or not hasattr(m, "sensitivity") or hasattr(m, "mechanism"):
+        return None
+    times = 2 * k if exchanged else k
+    return dataclasses.replace(m, sensitivity=times * m.sensitivity)  # pyright: ignore
