@@ -48,9 +48,6 @@ def save(
     values = {k: np.broadcast_to(np.asarray(v, float), x.shape) for k, v in curves.items()}
     axis = plot.lines(x, values, xlabel=labels[0], ylabel=labels[1], log=True)
     axis.set_title(title)
-    if x.max() < 10.0:  # less than a decade: plain numbers
-        axis.set_xticks([0.5, 1.0, 2.0, 5.0], ["0.5", "1", "2", "5"])
-        axis.xaxis.set_minor_formatter("")
     axis.figure.savefig(output / f"{name}.png", dpi=110, bbox_inches="tight")
     plt.close(axis.figure)
     with (output / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:

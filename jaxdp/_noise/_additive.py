@@ -98,7 +98,10 @@ class AdditiveNoise(CustomMechanism):
             raise TypeError(f"log_density must be a function of distances, got {got}")
         if not isinstance(self.parameters, tuple):
             got = _checks.shown(self.parameters)
-            raise TypeError(f"parameters must be a tuple of numbers or arrays, got {got}")
+            raise TypeError(
+                f"parameters must be a tuple of numbers or arrays, got {got}"
+                " (the sensitivity is said by name: sensitivity=...)"
+            )
         object.__setattr__(self, "turns", _checks.whole_number("turns", self.turns, 0, _MOST_TURNS))
         values = []
         for i, value in enumerate(self.parameters):

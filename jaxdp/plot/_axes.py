@@ -172,3 +172,17 @@ def log_where_wide(ax: Any, axis: str, values: Any, decades: float = 2.0) -> Non
     known = values[np.isfinite(values) & (values > 0.0)]
     if known.size and np.max(known) >= 10.0**decades * np.min(known):
         ax.set(**{f"{axis}scale": "log"})
+
+
+def logarithmic(ax: Any, axis: str, values: Any) -> None:
+    """A log axis; of less than three decades, with plain numbers at 1, 2 and 5 of each."""
+    from matplotlib import ticker
+
+    ax.set(**{f"{axis}scale": "log"})
+    values = np.asarray(values, float)
+    known = values[np.isfinite(values) & (values > 0.0)]
+    if known.size and np.max(known) < 1000.0 * np.min(known):
+        shown = getattr(ax, f"{axis}axis")
+        shown.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+        shown.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        shown.set_minor_formatter(ticker.NullFormatter())

@@ -118,7 +118,7 @@ def lines(
         if log is None:
             _axes.log_where_wide(ax, axis, shown)
         elif log:
-            ax.set(**{f"{axis}scale": "log"})
+            _axes.logarithmic(ax, axis, shown)
     drawn = []
     for index, (y, style) in enumerate(zip(values.values(), _axes.styles(), strict=False)):
         least = 0.0 if ax.get_yscale() == "log" else -np.inf

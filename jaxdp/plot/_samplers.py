@@ -41,10 +41,11 @@ def samplers(comparison: Iterable[Any], *, ax: Any = None) -> Any:
         color = _axes.COLORS[kinds.index(row.neighbours) % len(_axes.COLORS)]
         drawn[row.neighbours] = ax.barh(at, row.sigma, color=color, height=0.6)
         low, high = row.epsilon
-        text = f"  {row.sigma:.3g}   (ε from {low:.3g} to {high:.3g})"
+        text = f"  {row.sigma:.4g}   (ε from {low:.5g} to {high:.5g})"
         ax.text(row.sigma, at, text, va="center", fontsize="small")
     ax.set_yticks(range(len(rows)), [row.name for row in rows])
     ax.set(ylim=(len(rows) - 0.4, -0.6), xlabel="noise multiplier σ")
-    ax.set_xlim(0.0, 1.6 * max(row.sigma for row in rows))
+    ax.set_axisbelow(True)
+    ax.set_xlim(0.0, 1.7 * max(row.sigma for row in rows))
     ax.legend([drawn[k] for k in kinds], kinds, frameon=False, fontsize="small", loc="lower right")
     return ax
