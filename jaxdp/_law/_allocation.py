@@ -134,7 +134,7 @@ def averaged_term(
     if s > 0 and side > 0:
         averaged = _from_several(term, steps, aim, size, beside)
     else:
-        typical = _average_guess.typical_ratio(term, steps, log_delta, count) if s < 0 else None
+        typical = _average_guess.typical(term, steps, log_delta, count) if s < 0 else None
         chosen = _average_plan.plan(
             term, steps, None, aim, s, size, whole=True, typical=typical, others=beside
         )

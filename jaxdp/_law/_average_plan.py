@@ -22,6 +22,7 @@ from jaxdp._law._average_atoms import (
     DEEPEST,
     ENDS,
     Atoms,
+    Typical,
     coarse,
     far_enough,
     far_enough_alone,
@@ -53,6 +54,8 @@ _SIZE = 2048
 _ROUNDS = 6  # at most
 _SETTLED = 1e-3  # a change of the query that is next to the coarse lattice's step, of its width
 _IGNORED = 1e-9
+_UNTYPICAL = 20.0  # windows of ratios below the typical one count as larger by that power
+_AT_END = 1e-2  # of delta, rounding's mass at the window's end: at X = 0 it is an infinite loss
 _REST = 1e-10
 
 
@@ -121,7 +124,7 @@ class _Choice(NamedTuple):
     high: jax.Array
     steps: jax.Array
     whole: bool | jax.Array
-    typical: jax.Array | None
+    typical: Typical | None
     others: jax.Array | None
     short: jax.Array
     down: bool | jax.Array
@@ -162,8 +165,8 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
         # On the add side large ratios hardly count: they may be moved back, or dropped.
         heavy = lax.cumsum(jnp.exp(log_weight), reverse=True) > _WINDOW / steps
-        seen = heavy if s < 0 else atoms.log_q > -jnp.inf
-        top = jnp.minimum(highest, jnp.max(jnp.where(seen, atoms.x, 0.0)) * 1.05)
+        there = heavy if s < 0 else atoms.log_q > -jnp.inf
+        top = jnp.minimum(highest, jnp.max(jnp.where(there, atoms.x, 0.0)) * 1.05)
         light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
         cut = jnp.max(jnp.where(light, atoms.x, 0.0))
         log_weight = jnp.where(atoms.x <= top, log_weight, -jnp.inf)
@@ -222,7 +225,14 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         bulk = jnp.sqrt(steps * jnp.sum(jnp.exp(log_weight) * off * off))
         waves = jnp.minimum(1.0 + 0.3 * points / (bulk + 1e-300), points)
         error = 2e-14 * (1.0 + steps * moved) * jnp.sqrt(waves)
-        dear = jnp.maximum(jnp.log(error) - log_cost - log_window, 0.0)
+        seen = log_cost + log_window
+        if typical is not None:  # where ratios hardly count any more, and at the window's end
+            y = s * steps * typical.least
+            scale = steps * m.log_norm - theta * jnp.stack([y - s * steps, high - s * steps])
+            there = typical.log_delta + jnp.log(_scale(y, steps, s)) + jnp.log(theta) + 1.0
+            end = query.log_delta + np.log(_AT_END)
+            seen = jnp.min(jnp.stack([there, end]) - scale)
+        dear = jnp.maximum(jnp.log(error) - seen, 0.0)
         return chosen, (chosen.width + 2.0 * (high - low)) * jnp.exp(jnp.minimum(dear, 300.0))
 
     tried = jnp.asarray(_TRIED if typical is None else _TRIED_FOR_TYPICAL)
@@ -231,7 +241,10 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         dear = 1e3 if common.others is None else jnp.minimum(1.0 + 50.0 * common.others, 1e3)
         size = jnp.where(jnp.asarray(whole) & (tried > 0.5), dear * size, size)
     if typical is not None:
-        size = jnp.where(plans.middle < typical, 1e3 * size, size)
+        gap = (1.0 - plans.middle) / jnp.maximum(1.0 - typical.ratio, 1e-15)
+        gap = jnp.maximum(gap, typical.ratio / plans.middle)
+        below = jnp.clip(gap**_UNTYPICAL, 4.0, 1e3)
+        size = jnp.where(plans.middle < typical.ratio, below * size, size)
     order = jnp.arange(size.shape[0])
     best = jnp.min(jnp.where(size <= jnp.min(size), order, order[-1]))
     return jax.tree.map(lambda x: x[best], plans)
@@ -302,7 +315,7 @@ def plan(
     *,
     whole: bool | jax.Array = False,
     down: bool | jax.Array | None = None,
-    typical: jax.Array | None = None,
+    typical: Typical | None = None,
     others: jax.Array | None = None,
     rounds: int = _ROUNDS,
 ) -> AveragePlan:
@@ -310,7 +323,7 @@ def plan(
 
     Unless `whole`, only the curve up to the query is asked for: with s = +1 ratios beyond a bit
     more than the query need no place on the lattice (`_average_grid`). Tilted averages below a
-    `typical` one are avoided. With s = +1, `others` is how many averages this one is composed with,
+    `typical` one are avoided, and rounding matters where ratios count. With s = +1, `others` is how many averages this one is composed with,
     if with nothing else.
     """
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
