@@ -65,7 +65,7 @@ class AveragePlan(NamedTuple):
     Ratios up to `largest` lie on the lattice; those up to `cut` are collapsed below. In terms of
     y less t times the middle ratio: the window above goes from `low` to `high`, the one below has
     the same start and a `width`, and is read from `floor` on; `tilts` are for Chernoff's bound on
-    what is outside.
+    what is outside. Ratios above `limit` are not of this law (`_average_jump`).
     """
 
     theta: jax.Array
@@ -78,6 +78,7 @@ class AveragePlan(NamedTuple):
     width: jax.Array
     floor: jax.Array
     tilts: jax.Array
+    limit: jax.Array
 
 
 def _edge(log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array) -> jax.Array:
@@ -127,6 +128,7 @@ class _Choice(NamedTuple):
     typical: Typical | None
     others: jax.Array | None
     short: jax.Array
+    limit: jax.Array
     down: bool | jax.Array
 
 
@@ -167,6 +169,7 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         heavy = lax.cumsum(jnp.exp(log_weight), reverse=True) > _WINDOW / steps
         there = heavy if s < 0 else atoms.log_q > -jnp.inf
         top = jnp.minimum(highest, jnp.max(jnp.where(there, atoms.x, 0.0)) * 1.05)
+        top = jnp.where(1.1 * top >= common.limit, common.limit, top)  # (there is no mass between)
         light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
         cut = jnp.max(jnp.where(light, atoms.x, 0.0))
         log_weight = jnp.where(atoms.x <= top, log_weight, -jnp.inf)
@@ -217,6 +220,7 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
             width,
             read - centre,
             tilts,
+            common.limit,
         )
         # The rounding of the transform must be small beside that (see `_average_fft`).
         step = (high - low) / points
@@ -318,17 +322,21 @@ def plan(
     typical: Typical | None = None,
     others: jax.Array | None = None,
     rounds: int = _ROUNDS,
+    limit: jax.Array | None = None,
 ) -> AveragePlan:
     """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
 
     Unless `whole`, only the curve up to the query is asked for: with s = +1 ratios beyond a bit
     more than the query need no place on the lattice (`_average_grid`). Tilted averages below a
     `typical` one are avoided, and rounding matters where ratios count. With s = +1, `others` is how many averages this one is composed with,
-    if with nothing else.
+    if with nothing else. Of ratios up to a `limit` alone.
     """
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
     atoms, above = coarse(term)
+    limit = jnp.float64(jnp.inf) if limit is None else lax.stop_gradient(limit)
+    atoms = Atoms(jnp.where(atoms.x <= limit, atoms.log_q, -jnp.inf), atoms.x)
     low, high = support(term)
+    high = jnp.minimum(high, limit)
     largest = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
     largest = jnp.minimum(high, 1.05 * largest)
     if s > 0:
@@ -344,10 +352,11 @@ def plan(
             alone = far_enough_alone(atoms, steps, ratio, others)
             largest = jnp.minimum(largest, _either(whole, alone, jnp.inf))
         largest = jnp.minimum(high, largest)
+        largest = jnp.where(1.1 * largest >= limit, limit, largest)
         atoms = Atoms(atoms.log_q, jnp.minimum(atoms.x, largest))
     short = shortfall(atoms, steps) if s > 0 and whole is not True else jnp.float64(0.0)
     down = whole if down is None else down
-    common = _Choice(atoms, low, largest, steps, whole, typical, others, short, down)
+    common = _Choice(atoms, low, largest, steps, whole, typical, others, short, limit, down)
     common = common._replace(low=lax.stop_gradient(low), high=lax.stop_gradient(largest))
 
     def again(state: _Round) -> _Round:
