@@ -96,7 +96,9 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: int, si
     if side > 0:
         law = _average_grid.upper(term, spacing, plan.middle, plan.largest, cells, s, plan.limit)
     else:
-        law = _average_grid.lower(term, spacing, plan.middle, plan.largest, plan.cut, cells, s, plan.limit)
+        law = _average_grid.lower(
+            term, spacing, plan.middle, plan.largest, plan.cut, cells, s, plan.limit
+        )
     lattice, theta = law.lattice, plan.theta
     h = lattice.spacing
     offset = s * (law.positions - lattice.middle)

@@ -34,9 +34,9 @@ class Atoms(NamedTuple):
 
 
 class Typical(NamedTuple):
-    """Averages in blocks that are composed: typical ones, and the least that count, with their log Q.
+    """Averages in blocks that are composed: typical ones, and the least that count.
 
-    (What is less is there by itself with the probability delta, or not at all.)
+    `log_delta` is the log Q of these and less, over the number of blocks.
     """
 
     ratio: jax.Array

@@ -17,13 +17,15 @@ up to x_m, of mass M and conditional mean at least m, Jensen's inequality says E
 >= M C_R(y): so C_R(y) is below the curve of all t, which the lattices know, at y + m, over M. It is
 also below E R - y (to the left of 0), t - 1 and, beyond (t - 1) x_m, 0. Values at some nodes joined
 by chords are above it, and so are those of the sum over x, at the ratios a of a list. The law has
-these as its curve: to the left of the first node, x_m / t, no sum with a large ratio lies, and it
-is a line of slope t Q_J; beyond the last, it keeps its value, at infinity.
+these as its curve: to the left of the first, x_m / t, it is a line of slope t Q_J, and no curve of
+the part is steeper; beyond the last, it keeps its value, at infinity. Ratios beyond a last cell,
+where C_R(c - x) <= x + t - 1, go there as well.
 
 Below. By Jensen's inequality the ratios of a cell, and R, are put at their means; R has mass M^{t -
 1}, and each of its ratios a mean of at least m = 1 - tau - P_J.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -42,12 +44,16 @@ from jaxdp._law._terms import Masses, Term
 _TWICE = 1e-4  # of delta: two large ratios
 _LAST = 1e-5  # of delta: those beyond the last cell
 _FAR = 16.0  # deviations of the sum, at least, are large ratios away
-_CELLS, _POINTS, _BULK = 96, 256, 32
+_CELLS, _POINTS, _BULK = 192, 384, 48
+_BULK_ENDS = 7.0  # deviations of the others
 _ROUND = 1e-12  # some thousand u: of sums of a hundred terms, and of nodes
 
 
+Curve = Callable[[jax.Array], jax.Array]
+
+
 class Jumps(NamedTuple):
-    """What ratios are kept apart: those above `limit`, infinity where none are; few above `last`."""
+    """Which ratios are kept apart: those above `limit` (if any: infinity); few are above `last`."""
 
     limit: jax.Array
     last: jax.Array
@@ -101,24 +107,41 @@ def _edges(jumps: Jumps) -> jax.Array:
 
 
 def _others(
-    steps: jax.Array, jumps: Jumps, rest: jax.Array, curve, tails: tuple[jax.Array, jax.Array]
+    steps: jax.Array,
+    jumps: Jumps,
+    rest: jax.Array,
+    curve: Curve,
+    tails: tuple[jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array]:
     """C_R, from above, at some y >= 0; `curve` is that of the average of all up to the limit."""
     others = jnp.maximum(steps - 1.0, 0.0)
     far = others * jnp.where(jumps.limit < jnp.inf, jumps.limit, 1.0)
-    bulk = others + jumps.deviation * jnp.linspace(-6.0, 8.0, _BULK)
+    bulk = others + jumps.deviation * jnp.linspace(-_BULK_ENDS, _BULK_ENDS, _BULK)
     first = jnp.maximum(bulk[-1], 1e-3)
     reach = jnp.log(jnp.maximum(far / first, 1.0) + 1.0)
     tail = first * jnp.exp(reach * jnp.asarray(np.arange(1, _BULK - 1) / (_BULK - 2)))
     y = jnp.concatenate([jnp.zeros((1,)), jnp.maximum(bulk, 0.0), tail])
     y = jnp.concatenate([lax.cummax(y), jnp.maximum(tail[-1], far)[None] * (1.0 + 1e-9)])
-    value = steps * curve((y + rest) / steps) / (1.0 - tails[0][0]) * (1.0 + _ROUND)
+    value = steps * curve((y + rest) / steps * (1.0 - 2.0**-50))
+    value *= (1.0 + _ROUND) / (1.0 - tails[0][0])
     value = jnp.where(y >= far * (1.0 + 1e-12), 0.0, jnp.minimum(value, others))
     # (What rounding may cost between two nodes.)
     return y, value + _ROUND * jnp.concatenate([value[:1], value[:-1]])
 
 
-def above(term: Term, steps: jax.Array, jumps: Jumps, curve) -> Part:
+def _ratios(steps: jax.Array, jumps: Jumps, end: jax.Array) -> jax.Array:
+    """Averages from limit / t to end / t: dense with the others at their mean, then geometric."""
+    start = jnp.where(jumps.limit < jnp.inf, jumps.limit, 1.0)
+    others = jnp.maximum(steps - 1.0, 0.0)
+    reach = _BULK_ENDS * jumps.deviation
+    low, high = jnp.maximum(start + others - reach, 1.001 * start), 1.01 * start + others + reach
+    bulk = low + (high - low) * jnp.linspace(0.0, 1.0, _BULK, endpoint=False)
+    growth = jnp.log(jnp.maximum((end - others) / (high - others), 1.5)) / (_POINTS - _BULK - 2)
+    tail = others + (high - others) * jnp.exp(growth * jnp.arange(_POINTS - _BULK - 1))
+    return jnp.concatenate([start[None], bulk, tail]) / steps
+
+
+def above(term: Term, steps: jax.Array, jumps: Jumps, curve: Curve) -> Part:
     """The part with large ratios, above; `curve(a)` is above that of the average of the others."""
     tails = _tails(term, jumps)
     rest = (1.0 - jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) - tails[1][0]) * (1.0 - _ROUND)
@@ -131,10 +154,7 @@ def above(term: Term, steps: jax.Array, jumps: Jumps, curve) -> Part:
     left = mass * jnp.minimum(1.0 - share + _ROUND, 1.0)
     mass = jnp.concatenate([left, zero]) + jnp.concatenate([zero, mass * share])
     some = jumps.limit < jnp.inf
-    start = jnp.where(some, jumps.limit, steps) / steps
-    end = (edges[-1] + y[_BULK]) / steps
-    growth = jnp.log(jnp.maximum(end / start, 1.5)) / (_POINTS - 1)
-    x = start * jnp.exp(growth * jnp.arange(_POINTS))
+    x = _ratios(steps, jumps, edges[-1] + y[_BULK])
     gap = steps * x[:, None] - edges
     value = jnp.interp(jnp.maximum(gap, 0.0), y, others) + jnp.maximum(-gap, 0.0)
     value = jnp.sum(mass * value, axis=-1) * (1.0 + _ROUND)
@@ -158,8 +178,9 @@ def below(term: Term, steps: jax.Array, jumps: Jumps) -> Part:
     mass, mean, error, _ = _cells(term, edges[:-1], edges[1:], -1)
     x = jnp.clip(mean - error, edges[:-1], edges[1:])
     x = lax.cummax((x + others * jnp.maximum(rest, 0.0)) / steps) * (1.0 - _ROUND)
-    mass = steps * mass * jnp.exp(others * jnp.log1p(-jnp.minimum(q[0], 0.5)))
-    mass *= 1.0 - _ROUND * (1.0 + others * q[0])
+    alone = jnp.exp(others * jnp.log1p(-jnp.minimum(q[0], 0.5)))
+    alone *= jnp.where(q[0] < 0.5, jnp.maximum(1.0 - _ROUND * (1.0 + others * q[0]), 0.0), 0.0)
+    mass *= steps * alone
     return _part(x, mass, x * (1.0 - _ROUND), -jnp.inf, jumps.limit < jnp.inf)
 
 

@@ -35,6 +35,7 @@ from jaxdp._law._average_atoms import (
 )
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_grid import support
+from jaxdp._law._average_guess import untypical, where_seen
 from jaxdp._law._terms import Term
 
 _SMALLEST = -705.0  # log of a P-mass that is still a number
@@ -54,8 +55,6 @@ _SIZE = 2048
 _ROUNDS = 6  # at most
 _SETTLED = 1e-3  # a change of the query that is next to the coarse lattice's step, of its width
 _IGNORED = 1e-9
-_UNTYPICAL = 20.0  # windows of ratios below the typical one count as larger by that power
-_AT_END = 1e-2  # of delta, rounding's mass at the window's end: at X = 0 it is an infinite loss
 _REST = 1e-10
 
 
@@ -230,12 +229,8 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         waves = jnp.minimum(1.0 + 0.3 * points / (bulk + 1e-300), points)
         error = 2e-14 * (1.0 + steps * moved) * jnp.sqrt(waves)
         seen = log_cost + log_window
-        if typical is not None:  # where ratios hardly count any more, and at the window's end
-            y = s * steps * typical.least
-            scale = steps * m.log_norm - theta * jnp.stack([y - s * steps, high - s * steps])
-            there = typical.log_delta + jnp.log(_scale(y, steps, s)) + jnp.log(theta) + 1.0
-            end = query.log_delta + np.log(_AT_END)
-            seen = jnp.min(jnp.stack([there, end]) - scale)
+        if typical is not None:
+            seen = where_seen(typical, query.log_delta, s * steps, theta, m.log_norm, high)
         dear = jnp.maximum(jnp.log(error) - seen, 0.0)
         return chosen, (chosen.width + 2.0 * (high - low)) * jnp.exp(jnp.minimum(dear, 300.0))
 
@@ -245,10 +240,7 @@ def _at(common: _Choice, query: _Query, s: int, points: jax.Array) -> AveragePla
         dear = 1e3 if common.others is None else jnp.minimum(1.0 + 50.0 * common.others, 1e3)
         size = jnp.where(jnp.asarray(whole) & (tried > 0.5), dear * size, size)
     if typical is not None:
-        gap = (1.0 - plans.middle) / jnp.maximum(1.0 - typical.ratio, 1e-15)
-        gap = jnp.maximum(gap, typical.ratio / plans.middle)
-        below = jnp.clip(gap**_UNTYPICAL, 4.0, 1e3)
-        size = jnp.where(plans.middle < typical.ratio, below * size, size)
+        size *= untypical(typical, plans.middle)
     order = jnp.arange(size.shape[0])
     best = jnp.min(jnp.where(size <= jnp.min(size), order, order[-1]))
     return jax.tree.map(lambda x: x[best], plans)
@@ -328,8 +320,8 @@ def plan(
 
     Unless `whole`, only the curve up to the query is asked for: with s = +1 ratios beyond a bit
     more than the query need no place on the lattice (`_average_grid`). Tilted averages below a
-    `typical` one are avoided, and rounding matters where ratios count. With s = +1, `others` is how many averages this one is composed with,
-    if with nothing else. Of ratios up to a `limit` alone.
+    `typical` one are avoided, and rounding matters where ratios count. With s = +1, `others` is how
+    many averages this one is composed with, if with nothing else. Of ratios up to a `limit` alone.
     """
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
     atoms, above = coarse(term)
