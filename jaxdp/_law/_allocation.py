@@ -152,8 +152,8 @@ def averaged_term(
         law = _average.total(term, steps, chosen, size, s, side)
         averaged = _average_term.as_term(law, term, s, side)
         if jumps:
-            part = _average_jump.below(term, steps, jumps)
-            averaged = _average_jump.joined(averaged, part)
+            for part in _average_jump.below(term, steps, jumps, averaged.masses):
+                averaged = _average_jump.joined(averaged, part)
     return averaged._replace(count=count, mass_error=_unknown(term))
 
 

@@ -21,8 +21,11 @@ these as its curve: to the left of the first, x_m / t, it is a line of slope t Q
 the part is steeper; beyond the last, it keeps its value, at infinity. Ratios beyond a last cell,
 where C_R(c - x) <= x + t - 1, go there as well.
 
-Below. By Jensen's inequality the ratios of a cell, and R, are put at their means; R has mass M^{t -
-1}, and each of its ratios a mean of at least m = 1 - tau - P_J.
+Below. By Jensen's inequality the ratios of a cell are put at their mean. R has mass M^{t - 1}; over
+it, its curve is above m' - y, m' = (t - 1) (1 - tau - P_J) being at most its mean. It is also above
+the curve of all t less 1 (with a ratio b more, (r + b - y)_+ - b <= (r - y)_+, and b has a mean of
+at most 1), and that one above any of its tangents: at m', L(y) = v - p (y - m'). The largest of
+m' - y, L(y) and 0 is the curve of mass 1 - p at m' - v / (1 - p) and p at m' + v / p.
 """
 
 from collections.abc import Callable
@@ -43,7 +46,7 @@ from jaxdp._law._terms import Masses, Term
 
 _TWICE = 1e-4  # of delta: two large ratios
 _LAST = 1e-5  # of delta: those beyond the last cell
-_FAR = 16.0  # deviations of the sum, at least, are large ratios away
+_FAR = 7.0  # deviations of the sum, at least, are large ratios away
 _CELLS, _POINTS, _BULK = 192, 384, 48
 _BULK_ENDS = 7.0  # deviations of the others
 _ROUND = 1e-12  # some thousand u: of sums of a hundred terms, and of nodes
@@ -169,19 +172,35 @@ def above(term: Term, steps: jax.Array, jumps: Jumps, curve: Curve) -> Part:
     return _part(x, masses, x * (1.0 + _ROUND), log_positive(tau * (1.0 + _ROUND)), some)
 
 
-def below(term: Term, steps: jax.Array, jumps: Jumps) -> Part:
-    """The part with one large ratio, below."""
+def below(term: Term, steps: jax.Array, jumps: Jumps, law: Masses) -> tuple[Part, Part]:
+    """The part with one large ratio, below, by that law of the average of the others, below."""
     q, p = _tails(term, jumps)
     others = jnp.maximum(steps - 1.0, 0.0)
     rest = 1.0 - jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) - p[0]
     edges = _edges(jumps)
     mass, mean, error, _ = _cells(term, edges[:-1], edges[1:], -1)
     x = jnp.clip(mean - error, edges[:-1], edges[1:])
-    x = lax.cummax((x + others * jnp.maximum(rest, 0.0)) / steps) * (1.0 - _ROUND)
     alone = jnp.exp(others * jnp.log1p(-jnp.minimum(q[0], 0.5)))
     alone *= jnp.where(q[0] < 0.5, jnp.maximum(1.0 - _ROUND * (1.0 + others * q[0]), 0.0), 0.0)
-    mass *= steps * alone
-    return _part(x, mass, x * (1.0 - _ROUND), -jnp.inf, jumps.limit < jnp.inf)
+    mean = others * jnp.maximum(rest, 0.0) * (1.0 - _ROUND)
+    at = jnp.maximum(mean, 1e-300) / steps
+    log_q, log_p = law(jnp.log(at)[None], jnp.full((1,), jnp.inf))
+    share = jnp.clip(jnp.exp(log_q[0]), 1e-3, 1.0 - 1e-3)
+    value = jnp.exp(log_p[0]) - at * jnp.exp(log_q[0]) - _ROUND
+    value = jnp.maximum(steps * value - 1.0, 0.0) * (1.0 - _ROUND)
+    value = jnp.where(jnp.abs(share - jnp.exp(log_q[0])) < _ROUND, value, 0.0)
+    value = jnp.minimum(value, mean * (1.0 - share))
+    some = jumps.limit < jnp.inf
+
+    def with_others(offset: jax.Array, part: jax.Array) -> Part:
+        away = jnp.maximum(mean + offset, 0.0)
+        ratio = lax.cummax((x + away) / steps) * (1.0 - _ROUND)
+        return _part(ratio, mass * steps * alone * part, ratio * (1.0 - _ROUND), -jnp.inf, some)
+
+    return (
+        with_others(-value / (1.0 - share), (1.0 - share) * (1.0 - _ROUND)),
+        with_others(value / share, share * (1.0 - _ROUND)),
+    )
 
 
 def _part(
