@@ -15,6 +15,7 @@ from jaxdp._law import (
     _allowances,
     _average,
     _average_guess,
+    _average_jump,
     _average_plan,
     _average_stitch,
     _average_term,
@@ -137,12 +138,25 @@ def averaged_term(
     if s > 0 and side > 0:
         averaged = _from_several(term, steps, aim, size, beside)
     else:
-        typical = _average_guess.typical_ratio(term, steps, log_delta, count) if s < 0 else None
+        jumps = _average_jump.choose(term, steps, aim) if s > 0 else None
+        typical = _average_guess.typical(term, steps, log_delta, count) if s < 0 else None
         chosen = _average_plan.plan(
-            term, steps, None, aim, s, size, whole=True, typical=typical, others=beside
+            term,
+            steps,
+            None,
+            aim,
+            s,
+            size,
+            whole=True,
+            typical=typical,
+            others=beside,
+            limit=jumps.limit if jumps else None,
         )
         law = _average.total(term, steps, chosen, size, s, side)
         averaged = _average_term.as_term(law, term, s, side)
+        if jumps:
+            for part in _average_jump.below(term, steps, jumps, averaged.masses):
+                averaged = _average_jump.joined(averaged, part)
     return averaged._replace(count=count, mass_error=_unknown(term))
 
 
@@ -153,6 +167,7 @@ def _from_several(
 
     One lattice that reaches the largest ratios is too coarse for the bulk, where few are composed.
     """
+    jumps = _average_jump.choose(term, steps, aim)
 
     def look(log_delta: jax.Array, whole: jax.Array, down: jax.Array):
         chosen = _average_plan.plan(
@@ -166,6 +181,7 @@ def _from_several(
             down=down,
             others=others,
             rounds=_ROUNDS,
+            limit=jumps.limit,
         )
         law = _average.total(term, steps, chosen, size, 1, 1)
         return _average_term.nodes(law, term, 1, 1), _average_term.ends(law, term)
@@ -174,9 +190,11 @@ def _from_several(
     kinds = jnp.asarray(_KINDS)
     found, ends = jax.vmap(look)(aims, kinds[:, 0], kinds[:, 1])
     laws = [jax.tree.map(lambda x, k=k: x[k], found) for k in range(len(_AIMS))]
-    masses, log_tau_p, log_tau_q = _average_stitch.stitched(laws)
+    join = _average_stitch.joined(laws)
+    masses, log_tau_p, log_tau_q = _average_stitch.as_masses(laws, join)
     # (The widest ends hold all of them.)
-    return Term(masses, 1.0, log_tau_p, log_tau_q, (jnp.min(ends[0]), jnp.max(ends[1])))
+    law = Term(masses, 1.0, log_tau_p, log_tau_q, (jnp.min(ends[0]), jnp.max(ends[1])))
+    return _average_jump.joined(law, _average_jump.above(term, steps, jumps, join.curve))
 
 
 def size_for(length: int) -> int:

@@ -94,9 +94,11 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: Sign, s
     spacing = jnp.maximum(width / (size - 8), 1e-13 * plan.middle)
     cells = ladder(_DENSITY, _REACH)
     if side > 0:
-        law = _average_grid.upper(term, spacing, plan.middle, plan.largest, cells, s)
+        law = _average_grid.upper(term, spacing, plan.middle, plan.largest, cells, s, plan.limit)
     else:
-        law = _average_grid.lower(term, spacing, plan.middle, plan.largest, plan.cut, cells, s)
+        law = _average_grid.lower(
+            term, spacing, plan.middle, plan.largest, plan.cut, cells, s, plan.limit
+        )
     lattice, theta = law.lattice, plan.theta
     h = lattice.spacing
     offset = s * (law.positions - lattice.middle)

@@ -33,6 +33,17 @@ class Atoms(NamedTuple):
     x: jax.Array
 
 
+class Typical(NamedTuple):
+    """Averages in blocks that are composed: typical ones, and the least that count.
+
+    `log_delta` is the log Q of these and less, over the number of blocks.
+    """
+
+    ratio: jax.Array
+    least: jax.Array
+    log_delta: jax.Array
+
+
 def coarse(term: Term) -> tuple[Atoms, jax.Array]:
     """The coarse law, increasing in x, and the P-mass of each of its atoms and above."""
     # Of a law known at compile time the masses would be folded to constants, which takes minutes.

@@ -51,6 +51,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from jaxdp._divergences import exp_log, log_positive
 from jaxdp._law import _allowances
@@ -150,8 +151,9 @@ def upper(
     largest: jax.Array,
     ladder: jax.Array,
     s: Sign,
+    limit: ArrayLike = jnp.inf,
 ) -> StepLaw:
-    """The law above, as the module's docstring has it."""
+    """The law above, as the module's docstring has it: of ratios up to a limit alone."""
     low, high = support(term)
     placed = _on_lattice(term, low, spacing)
     spacing, place = either(s > 0, (spacing, jnp.float64(0.0)), placed)
@@ -166,6 +168,7 @@ def upper(
     nodes = lattice.anchor + lattice.spacing * positions
     lo = jnp.concatenate([jnp.zeros((1,)), nodes[1:]])
     hi = jnp.concatenate([nodes[1:], jnp.array([jnp.inf])])
+    lo, hi = jnp.minimum(lo, limit), jnp.minimum(hi, limit)
     mass, mean, error, lost = _cells(term, lo, hi, +1)
     width = nodes[1:] - nodes[:-1]
     some = width > 0.0
@@ -247,8 +250,12 @@ def lower(
     cut: jax.Array,
     ladder: jax.Array,
     s: Sign,
+    limit: ArrayLike = jnp.inf,
 ) -> StepLaw:
-    """The law below, as the module's docstring has it; what is below `cut`, at least, collapses."""
+    """The law below, as the module's docstring has it; what is below `cut`, at least, collapses.
+
+    Of ratios up to a limit alone.
+    """
     cut, atom, anchor = _anchor(term, cut, spacing, s)
     high = support(term)[1]
     high *= 1.0 - s * _allowances.ratio_nudge(high)
@@ -257,7 +264,7 @@ def lower(
     nodes = lattice.anchor + lattice.spacing * positions
     width = nodes[1:] - nodes[:-1]
     halves = jnp.stack([nodes[:-1], nodes[:-1] + 0.5 * width], axis=-1).reshape(-1)
-    edges = jnp.maximum(jnp.concatenate([halves, nodes[-1:]]), cut)
+    edges = jnp.minimum(jnp.maximum(jnp.concatenate([halves, nodes[-1:]]), cut), limit)
     base = jnp.repeat(nodes[:-1], 2)
     mass, mean, error, _ = _cells(term, edges[:-1], edges[1:], -1)
     least, most = jnp.maximum(edges[:-1] - base, 0.0), jnp.repeat(width, 2)
@@ -265,7 +272,8 @@ def lower(
     (a, b), (u, v) = (mass[::2], mass[1::2]), (offset[::2], offset[1::2])
     whole = a + b
     sag = 0.125 * whole * width
-    last = _cells(term, nodes[-1:], jnp.full((1,), jnp.inf), -1)
+    ends = jnp.minimum(jnp.stack([nodes[-1], jnp.float64(jnp.inf)]), limit)
+    last = _cells(term, ends[:1], ends[1:], -1)
     top, above, beyond, _ = (x[0] for x in last)
     tau = top * jnp.maximum(above - beyond - nodes[-1], 0.0) * (1.0 - _allowances.sums(0, 16))
     lowest = (nodes[:-1] <= nodes[0]) & (width > 0.0)

@@ -10,19 +10,56 @@ from jaxdp._law import _average_atoms
 from jaxdp._law._terms import Term
 
 _SHARES = np.geomspace(1e-4, 1.0, 64)  # of the saddle point's tilt
+_UNTYPICAL = 20.0  # windows of ratios below the typical one count as larger by that power
+_AT_END = 1e-2  # of delta, rounding's mass at the window's end: at X = 0 it is an infinite loss
+_RARE = 1e-8  # averages that rare, where delta is made up, do not count
 
 
-def typical_ratio(term: Term, steps: jax.Array, log_delta: jax.Array, times: jax.Array):
-    """About the average in each of `times` blocks whose composition makes up a delta (add).
+def typical(
+    term: Term, steps: jax.Array, log_delta: jax.Array, times: jax.Array
+) -> _average_atoms.Typical:
+    """What the average is in each of `times` blocks whose composition makes up a delta (add).
 
-    To leading order log delta is the sum of the blocks' n (K - theta K').
+    To leading order log delta is the sum of the blocks' n (K - theta K'). Where delta is made up,
+    a ratio x has the weight x^-T times its own, T / x being the slope of n (K - theta K') at the
+    typical average.
     """
     steps, log_delta, times = lax.stop_gradient((steps, log_delta, times))
     atoms, _ = _average_atoms.coarse(term)
     thetas = _average_atoms.saddle(atoms, steps, None, log_delta, -1) * jnp.asarray(_SHARES)
     m = jax.vmap(lambda theta: _average_atoms.moments(atoms, theta, -1))(thetas)
     exponent = steps * (m.log_norm + thetas * (m.mean - 1.0))
-    return jnp.min(jnp.where(times * exponent >= log_delta, m.mean, 1.0))
+    near = times * exponent >= log_delta
+    slope = jnp.max(jnp.where(near, steps * thetas * m.mean, 0.0))
+    weight = exponent - slope * jnp.log(jnp.maximum(m.mean, 1e-300))
+    counts = weight >= jnp.max(weight) + np.log(_RARE) - jnp.log(times)
+    return _average_atoms.Typical(
+        jnp.min(jnp.where(near, m.mean, 1.0)),
+        jnp.min(jnp.where(counts, m.mean, 1.0)),
+        jnp.min(jnp.where(counts, exponent, 0.0)) - jnp.log(times),
+    )
+
+
+def where_seen(
+    typical: _average_atoms.Typical,
+    log_delta: jax.Array,
+    mean: jax.Array,
+    theta: jax.Array,
+    log_norm: jax.Array,
+    end: jax.Array,
+) -> jax.Array:
+    """Log of the rounding that matters (add): where ratios hardly count, at the window's end."""
+    y = mean * typical.least
+    here, last = jnp.abs(mean) * log_norm - theta * (jnp.stack([y, end]) - mean)
+    counts = typical.log_delta + jnp.log(jnp.maximum(-y, 1e-300)) + jnp.log(theta) + 1.0
+    return jnp.minimum(counts - here, log_delta + np.log(_AT_END) - last)
+
+
+def untypical(typical: _average_atoms.Typical, middle: jax.Array) -> jax.Array:
+    """By what a window counts as larger whose average ratio is below a typical one."""
+    gap = (1.0 - middle) / jnp.maximum(1.0 - typical.ratio, 1e-15)
+    gap = jnp.maximum(gap, typical.ratio / middle)
+    return jnp.where(middle < typical.ratio, jnp.clip(gap**_UNTYPICAL, 4.0, 1e3), 1.0)
 
 
 def guess_log_delta(

@@ -22,6 +22,7 @@ from jaxdp._law._average_atoms import (
     DEEPEST,
     ENDS,
     Atoms,
+    Typical,
     coarse,
     far_enough,
     far_enough_alone,
@@ -34,6 +35,7 @@ from jaxdp._law._average_atoms import (
 )
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_grid import support
+from jaxdp._law._average_guess import untypical, where_seen
 from jaxdp._law._terms import Sign, Term, either
 
 _SMALLEST = -705.0  # log of a P-mass that is still a number
@@ -62,7 +64,7 @@ class AveragePlan(NamedTuple):
     Ratios up to `largest` lie on the lattice; those up to `cut` are collapsed below. In terms of
     y less t times the middle ratio: the window above goes from `low` to `high`, the one below has
     the same start and a `width`, and is read from `floor` on; `tilts` are for Chernoff's bound on
-    what is outside.
+    what is outside. Ratios above `limit` are not of this law (`_average_jump`).
     """
 
     theta: jax.Array
@@ -75,6 +77,7 @@ class AveragePlan(NamedTuple):
     width: jax.Array
     floor: jax.Array
     tilts: jax.Array
+    limit: jax.Array
 
 
 def _edge(log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array) -> jax.Array:
@@ -122,9 +125,10 @@ class _Choice(NamedTuple):
     high: jax.Array
     steps: jax.Array
     whole: bool | jax.Array
-    typical: jax.Array | None
+    typical: Typical | None
     others: jax.Array | None
     short: jax.Array
+    limit: jax.Array
     down: bool | jax.Array
 
 
@@ -162,8 +166,9 @@ def _at(common: _Choice, query: _Query, s: Sign, points: jax.Array) -> AveragePl
         log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
         # On the add side large ratios hardly count: they may be moved back, or dropped.
         heavy = lax.cumsum(jnp.exp(log_weight), reverse=True) > _WINDOW / steps
-        seen = either(s > 0, atoms.log_q > -jnp.inf, heavy)
-        top = jnp.minimum(highest, jnp.max(jnp.where(seen, atoms.x, 0.0)) * 1.05)
+        there = either(s > 0, atoms.log_q > -jnp.inf, heavy)
+        top = jnp.minimum(highest, jnp.max(jnp.where(there, atoms.x, 0.0)) * 1.05)
+        top = jnp.where(1.1 * top >= common.limit, common.limit, top)  # (there is no mass between)
         light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
         cut = jnp.max(jnp.where(light, atoms.x, 0.0))
         log_weight = jnp.where(atoms.x <= top, log_weight, -jnp.inf)
@@ -215,6 +220,7 @@ def _at(common: _Choice, query: _Query, s: Sign, points: jax.Array) -> AveragePl
             width,
             read - centre,
             tilts,
+            common.limit,
         )
         # The rounding of the transform must be small beside that (see `_average_fft`).
         step = (high - low) / points
@@ -223,7 +229,10 @@ def _at(common: _Choice, query: _Query, s: Sign, points: jax.Array) -> AveragePl
         bulk = jnp.sqrt(steps * jnp.sum(jnp.exp(log_weight) * off * off))
         waves = jnp.minimum(1.0 + 0.3 * points / (bulk + 1e-300), points)
         error = 2e-14 * (1.0 + steps * moved) * jnp.sqrt(waves)
-        dear = jnp.maximum(jnp.log(error) - log_cost - log_window, 0.0)
+        seen = log_cost + log_window
+        if typical is not None:
+            seen = where_seen(typical, query.log_delta, s * steps, theta, m.log_norm, high)
+        dear = jnp.maximum(jnp.log(error) - seen, 0.0)
         return chosen, (chosen.width + 2.0 * (high - low)) * jnp.exp(jnp.minimum(dear, 300.0))
 
     tried = jnp.asarray(_TRIED if typical is None else _TRIED_FOR_TYPICAL)
@@ -232,7 +241,7 @@ def _at(common: _Choice, query: _Query, s: Sign, points: jax.Array) -> AveragePl
         dear = 1e3 if common.others is None else jnp.minimum(1.0 + 50.0 * common.others, 1e3)
         size = jnp.where(jnp.asarray(whole) & (tried > 0.5), dear * size, size)
     if typical is not None:
-        size = jnp.where(plans.middle < typical, 1e3 * size, size)
+        size *= untypical(typical, plans.middle)
     order = jnp.arange(size.shape[0])
     best = jnp.min(jnp.where(size <= jnp.min(size), order, order[-1]))
     return jax.tree.map(lambda x: x[best], plans)
@@ -303,20 +312,24 @@ def plan(
     *,
     whole: bool | jax.Array = False,
     down: bool | jax.Array | None = None,
-    typical: jax.Array | None = None,
+    typical: Typical | None = None,
     others: jax.Array | None = None,
     rounds: int = _ROUNDS,
+    limit: jax.Array | None = None,
 ) -> AveragePlan:
     """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
 
     Unless `whole`, only the curve up to the query is asked for: with s = +1 ratios beyond a bit
     more than the query need no place on the lattice (`_average_grid`). Tilted averages below a
-    `typical` one are avoided. With s = +1, `others` is how many averages this one is composed with,
-    if with nothing else.
+    `typical` one are avoided, and rounding matters where ratios count. With s = +1, `others` is how
+    many averages this one is composed with, if with nothing else. Of ratios up to a `limit` alone.
     """
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
     atoms, above = coarse(term)
+    limit = jnp.float64(jnp.inf) if limit is None else lax.stop_gradient(limit)
+    atoms = Atoms(jnp.where(atoms.x <= limit, atoms.log_q, -jnp.inf), atoms.x)
     low, high = support(term)
+    high = jnp.minimum(high, limit)
     largest = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
     largest = jnp.minimum(high, 1.05 * largest)
     if _may_remove(s):
@@ -331,12 +344,14 @@ def plan(
         if others is not None:
             alone = far_enough_alone(atoms, steps, ratio, others)
             decisive = jnp.minimum(decisive, either(whole, alone, jnp.inf))
-        largest = either(s > 0, jnp.minimum(high, decisive), largest)
+        decisive = jnp.minimum(high, decisive)
+        decisive = jnp.where(1.1 * decisive >= limit, limit, decisive)
+        largest = either(s > 0, decisive, largest)
         atoms = Atoms(atoms.log_q, either(s > 0, jnp.minimum(atoms.x, largest), atoms.x))
     some = _may_remove(s) and whole is not True
     short = shortfall(atoms, steps) if some else jnp.float64(0.0)
     down = whole if down is None else down
-    common = _Choice(atoms, low, largest, steps, whole, typical, others, short, down)
+    common = _Choice(atoms, low, largest, steps, whole, typical, others, short, limit, down)
     common = common._replace(low=lax.stop_gradient(low), high=lax.stop_gradient(largest))
 
     def again(state: _Round) -> _Round:

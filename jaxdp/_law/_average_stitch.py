@@ -14,6 +14,7 @@ Running sums of positive terms are off by a relative `_allowances.running_sums`.
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,8 +109,20 @@ def _join(one: Nodes, two: Nodes) -> tuple[Nodes, jax.Array]:
     return joined, lax.stop_gradient(split)
 
 
-def stitched(laws: list[Nodes]) -> tuple[Masses, jax.Array, jax.Array]:
-    """Masses of intervals of one law above, from several: also log P{inf} and log Q{0}.
+class Joined(NamedTuple):
+    """One law of the nodes of several, and the ratios from which on they are the next one's."""
+
+    law: Nodes
+    splits: list[jax.Array]
+
+    def curve(self, x: jax.Array) -> jax.Array:
+        """C at x, above up to running sums."""
+        rough = _allowances.running_sums(self.law.x.shape[0])
+        return _at(self.law, *_curve(self.law), x) * (1.0 + rough)
+
+
+def joined(laws: list[Nodes]) -> Joined:
+    """One law above, from several.
 
     From the law that knows the smallest ratios to that which knows the largest.
     """
@@ -117,6 +130,17 @@ def stitched(laws: list[Nodes]) -> tuple[Masses, jax.Array, jax.Array]:
     for law in laws[1:]:
         found, split = _join(found, law)
         splits.append(split)
+    return Joined(found, splits)
+
+
+def stitched(laws: list[Nodes]) -> tuple[Masses, jax.Array, jax.Array]:
+    """Masses of intervals of one law above, from several: also log P{inf} and log Q{0}."""
+    return as_masses(laws, joined(laws))
+
+
+def as_masses(laws: list[Nodes], join: Joined) -> tuple[Masses, jax.Array, jax.Array]:
+    """As `stitched`, of laws that are joined."""
+    found, splits = join
     counts = [functools.partial(count_up_to, law.x, law.step) for law in laws]
     sizes = [law.x.shape[0] for law in laws]
 

@@ -51,16 +51,19 @@ def test_brackets_contain_the_truth_and_other_bounds_lie_above(direction):
 def test_composed_averages(direction):
     """Breaks when the composition of averages is not tight in either direction.
 
-    Ten of a thousand; one of ten thousand, 25 times.
+    Ten of a thousand; one of ten thousand, 25 times. Then few steps, very often (added, brackets
+    were 63 to 100 % wide) or with little noise (removed, 5 %).
     """
-    m = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), np.array([100.0, 1e4]), 1, np.array([10, 25]))
-    low, high = (
-        np.asarray(x) for x in jaxdp.epsilon_bounds(m, np.array([1e-6, 1e-8]), direction=direction)
-    )
+    sigma = np.array([1.0, 1.0, 2.15391356, 2.17257713, 2.42265164, 0.720060601])
+    steps, epochs = np.array([100.0, 1e4, 4.0, 2.0, 4.0, 2.0]), np.array([10, 25, 31, 80, 51, 2])
+    delta = np.array([1e-6, 1e-8, 7.65417e-11, 2.38354e-11, 9.55579e-12, 1.63991e-12])
+    m = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), steps, 1, epochs)
+    low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, delta, direction=direction))
     known = np.array([1.964, 0.3175] if direction == "remove" else [1.750, 0.3155])
-    assert (low > 0.995 * known).all()
-    assert (high < 1.005 * known).all()
-    assert (high - low < 7e-3 * high).all()
+    assert (low[:2] > 0.995 * known).all()
+    assert (high[:2] < 1.005 * known).all()
+    assert (high[:2] - low[:2] < 7e-3 * high[:2]).all()
+    assert (high - low < 1e-2 * high).all()
 
 
 @pytest.mark.slow
