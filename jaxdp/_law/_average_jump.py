@@ -46,7 +46,7 @@ from jaxdp._law._terms import Masses, Term
 
 _TWICE = 1e-4  # of delta: two large ratios
 _LAST = 1e-5  # of delta: those beyond the last cell
-_FAR = 7.0  # deviations of the sum, at least, are large ratios away
+_FAR = 16.0  # deviations of the sum, at least, are large ratios away
 _CELLS, _POINTS, _BULK = 192, 384, 48
 _BULK_ENDS = 7.0  # deviations of the others
 _ROUND = 1e-12  # some thousand u: of sums of a hundred terms, and of nodes
