@@ -190,7 +190,11 @@ def excess_over_target(
         log_delta, found = _answers.aimed(m, epsilon, target, direction, method)
         met, off = _within(jax.lax.stop_gradient(found), epsilon)
     else:
-        log_delta = _answers.log_delta(m, epsilon, direction, method)
+        # Met a little before epsilon: its root is read above the least one by so much.
+        relative, absolute = chosen._root_error
+        before = epsilon - 4.0 * (relative * epsilon + absolute)
+        before = jnp.where(before >= 0.0, before, epsilon)  # (below 0 delta is no longer small)
+        log_delta = _answers.log_delta(m, before, direction, method)
     uncertain = log_delta >= 0.0  # delta = 1
     slack = jnp.isneginf(log_delta)  # delta = 0: nothing to meet
     curve = jnp.log(-jnp.log(jnp.where(pure, 0.5, delta))) - jnp.log(

@@ -5,6 +5,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+import calibrate
 import jaxdp
 from jaxdp import training
 
@@ -89,3 +90,12 @@ def test_deltas_and_rates_below_the_normal_numbers():
         jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 5e-324)
     with pytest.raises(ValueError, match="sensitivities must be 0, or"):
         jaxdp.GaussianMixture(1e-120, [0.0, 1.0], [0.5, 0.5])
+
+
+def test_calibration_to_epsilons_next_to_zero_passes_its_own_check():
+    """Breaks where the tolerance of epsilon's root is more than the margin of the target."""
+    epsilon, delta = (x[:, 0] for x in grid([1e-12, 1e-9, 1e-7, 1e-5, 1e-3], [1e-20, 1e-5, 0.1]))
+    for build in (jaxdp.Gaussian, jaxdp.Laplace):
+        got = calibrate.solve(build, epsilon=epsilon, delta=delta)
+        np.testing.assert_array_equal(got.status, 0)
+        assert np.all(jaxdp.epsilon(build(got.value), delta) <= epsilon)

@@ -29,6 +29,7 @@ class Analytic(Method):
 
     _exact: ClassVar = True
     _margin: ClassVar = 1e-11
+    _root_error: ClassVar = _ROOT_TOLERANCE
 
     def _refusal(self, m: Mechanism) -> str | None:
         return None if _curve.is_exact(m) else "this mechanism has no closed form"

@@ -42,6 +42,9 @@ class Method(abc.ABC):
     # that rounds differently, a root of epsilon found to its tolerance, or epsilon read from
     # another tilt of a law stays private.
     _margin: ClassVar[float] = 2e-5
+    # By how much, relatively and absolutely, a root of epsilon may be above the least one, where
+    # that is more than the margin makes up for: at epsilons next to 0.
+    _root_error: ClassVar[tuple[float, float]] = (0.0, 0.0)
 
     @abc.abstractmethod
     def _refusal(self, m: Mechanism) -> str | None:
