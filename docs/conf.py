@@ -68,8 +68,10 @@ def escape_plain_text(app, what, name, obj, options, lines):
 
 
 def mathml(tex, as_block=False):
-    """What browsers show without a script or a network; delimiters stretch by themselves."""
-    known = re.sub(r"\\[bB]ig(?![a-z])", "", tex).replace(r"\dots", r"\ldots")
+    """What browsers show without a script or a network; large brackets are as large as needed."""
+    known = re.sub(r"\\[bB]ig(?=[(\[])", r"\\left", tex)
+    known = re.sub(r"\\[bB]ig(?=[)\]])", r"\\right", known)
+    known = re.sub(r"\\[bB]ig(?![a-z])", "", known).replace(r"\dots", r"\ldots")
     try:
         return tex2mathml(known, as_block=as_block)
     except Exception as error:

@@ -61,11 +61,9 @@ def mechanism(cls: T) -> T:
 
 
 class Mechanism(abc.ABC):
-    """A randomised computation on a data set, by the law of its privacy loss.
+    """A randomised computation, by the law of its privacy loss: the base of all mechanisms.
 
-    The base class of all mechanisms, which are immutable PyTrees of their parameters: `epsilon`,
-    `delta`, `renyi` and the other queries are asked of one. To make a mechanism of your own derive
-    from `CustomMechanism`, or use `AdditiveNoise` and `LossDistribution`.
+    One of your own derives from `CustomMechanism`, or is an `AdditiveNoise`, a `LossDistribution`.
     """
 
     # What inputs are neighbours: "add-or-remove" or "replace-one"; None where the sensitivity says.
@@ -85,7 +83,6 @@ class Mechanism(abc.ABC):
         return _structure.describe(self)
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
         return _structure.nested(self)
 
     def __eq__(self, other: object) -> bool:
@@ -107,8 +104,7 @@ class Mechanism(abc.ABC):
     def neighbours(self) -> str | None:
         """Which inputs this pair is for, "add-or-remove" or "replace-one" of one record (or user).
 
-        None where the sensitivity alone says so, that of a Gaussian for example. A composition is
-        for what its parts are for, and parts for different neighbours cannot be composed.
+        None where the sensitivity alone says so. Parts for different ones cannot be composed.
         """
         return self._relation
 

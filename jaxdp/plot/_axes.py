@@ -76,7 +76,10 @@ def labels(ax: Any, lines: Sequence[Any], texts: Sequence[str]) -> None:
     together = ends[:, 0] > np.max(ends[:, 0]) - 0.05 * (right - left)
     offsets = np.stack([np.full(len(lines), _BESIDE), _stacked(ends[:, 1], together, size)], axis=1)
     widths = [0.6 * size * len(text) for text in texts]
-    taken = [_box(ends[k], *offsets[k], widths[k], size) for k in np.flatnonzero(together)]
+    taken = [
+        _box(ends[k], offsets[k, 0], offsets[k, 1], widths[k], size)
+        for k in np.flatnonzero(together)
+    ]
     for k in np.flatnonzero(~together):
         boxes = {d: _box(ends[k], *d, widths[k], size) for d in _offsets(widths[k], size)}
         seen = {d: b for d, b in boxes.items() if b[0] > left and b[1] > bottom} or boxes
