@@ -258,8 +258,7 @@ class Average(Mechanism):
 
     mechanism: Any
     num_steps: Any
-    # Whether one law answers for either direction, which may then be traced.
-    _has_two_readings: ClassVar[bool] = True
+    _has_two_readings: ClassVar[bool] = True  # of one law; the direction may then be traced
 
     def _held(self) -> tuple[Mechanism, ...]:
         return (self.mechanism,)
