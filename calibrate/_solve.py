@@ -162,6 +162,9 @@ def check_target(epsilon: ArrayLike, delta: ArrayLike, direction: str) -> None:
         raise ValueError("epsilon must be > 0 where delta is 0: no noise gives perfect privacy")
 
 
+_NEAR_0 = 1e-4  # epsilons whose root's tolerance may be more than the margin
+
+
 def excess_over_target(
     m: Mechanism,
     epsilon: jax.Array,
@@ -193,7 +196,9 @@ def excess_over_target(
         # Met a little before epsilon: its root is read above the least one by so much.
         relative, absolute = chosen._root_error
         before = epsilon - 4.0 * (relative * epsilon + absolute)
-        before = jnp.where(before >= 0.0, before, epsilon)  # (below 0 delta is no longer small)
+        # (Below 0 delta is no longer small; at usual epsilons the margin makes up for it.)
+        near = (before >= 0.0) & (epsilon < _NEAR_0)
+        before = jnp.where(near, before, epsilon)
         log_delta = _answers.log_delta(m, before, direction, method)
     uncertain = log_delta >= 0.0  # delta = 1
     slack = jnp.isneginf(log_delta)  # delta = 0: nothing to meet
