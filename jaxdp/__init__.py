@@ -68,6 +68,7 @@ from jaxdp._mechanisms import Brownian as Brownian
 from jaxdp._mechanisms import Composed as Composed
 from jaxdp._mechanisms import ConcentratedDP as ConcentratedDP
 from jaxdp._mechanisms import CustomMechanism as CustomMechanism
+from jaxdp._mechanisms import DoubleGaussianMixture as DoubleGaussianMixture
 from jaxdp._mechanisms import ExponentialMechanism as ExponentialMechanism
 from jaxdp._mechanisms import FixedSizeGroup as FixedSizeGroup
 from jaxdp._mechanisms import FixedSizeSampled as FixedSizeSampled
@@ -81,6 +82,7 @@ from jaxdp._mechanisms import Parallel as Parallel
 from jaxdp._mechanisms import PermuteAndFlip as PermuteAndFlip
 from jaxdp._mechanisms import PoissonSampled as PoissonSampled
 from jaxdp._mechanisms import PoissonSampledGroup as PoissonSampledGroup
+from jaxdp._mechanisms import PoissonSampledGroupReplaceOne as PoissonSampledGroupReplaceOne
 from jaxdp._mechanisms import PoissonSampledReplaceOne as PoissonSampledReplaceOne
 from jaxdp._mechanisms import RandomizedResponse as RandomizedResponse
 from jaxdp._mechanisms import RepeatAndSelect as RepeatAndSelect
@@ -169,6 +171,7 @@ __all__ = [
     "Schedule",
     "PoissonSampled",
     "PoissonSampledGroup",
+    "PoissonSampledGroupReplaceOne",
     "PoissonSampledReplaceOne",
     "TruncatedPoissonSampled",
     "TruncatedPoissonSampledReplaceOne",
@@ -178,6 +181,7 @@ __all__ = [
     "cyclic_poisson_sampled",
     "min_sep_sampled",
     "GaussianMixture",
+    "DoubleGaussianMixture",
     "RandomAllocation",
     "MatrixMechanism",
     "Shuffled",

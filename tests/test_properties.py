@@ -166,6 +166,7 @@ SAMPLES = (
     jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(1.0), 0.1),
     jaxdp.FixedSizeSampled(jaxdp.Laplace(1.0), 0.1),
     jaxdp.PoissonSampledGroup(1.0, 0.1, 3),
+    jaxdp.PoissonSampledGroupReplaceOne(1.0, 0.1, 3),
     jaxdp.FixedSizeGroup(1.0, 10, 100, 3),
     jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(1.0), 0.1, 20, 100),
     jaxdp.TruncatedPoissonSampledReplaceOne(jaxdp.Gaussian(1.0), 0.1, 20, 100),
@@ -189,7 +190,7 @@ def test_every_mechanism_is_tested():
     # (schedules and mixtures, which hold vectors, the abstract one, and parallel ones, of which the
     # worst part alone has gradients, have tests of their own)
     own = {jaxdp.Schedule, jaxdp.GaussianMixture, jaxdp.Mixture, jaxdp.CustomMechanism}
-    own |= {jaxdp.Parallel}
+    own |= {jaxdp.Parallel, jaxdp.DoubleGaussianMixture}
     assert mechanisms - own <= {type(m) for m in SAMPLES}
 
 

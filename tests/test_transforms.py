@@ -114,6 +114,12 @@ TABLE = (
         side=1,
     ),
     row(
+        "PoissonSampledGroupReplaceOne DoubleGaussianMixture",
+        lambda s, q, e: jaxdp.delta(jaxdp.PoissonSampledGroupReplaceOne(s, q, 3), e),
+        (1.3, 0.1, 0.3),
+        side=1,
+    ),
+    row(
         "FixedSizeGroup",
         lambda s, e: jaxdp.delta(jaxdp.FixedSizeGroup(s, 10, 100, 3), e),
         (1.3, 0.3),

@@ -10,6 +10,10 @@ from jaxdp._mechanisms._base import require_mechanism as require_mechanism
 from jaxdp._mechanisms._combinators import Composed as Composed
 from jaxdp._mechanisms._combinators import Repeated as Repeated
 from jaxdp._mechanisms._custom import CustomMechanism as CustomMechanism
+from jaxdp._mechanisms._exchange import DoubleGaussianMixture as DoubleGaussianMixture
+from jaxdp._mechanisms._exchange import (
+    PoissonSampledGroupReplaceOne as PoissonSampledGroupReplaceOne,
+)
 from jaxdp._mechanisms._finite import ApproximateDP as ApproximateDP
 from jaxdp._mechanisms._finite import RandomizedResponse as RandomizedResponse
 from jaxdp._mechanisms._fixed_size import NEIGHBOURS as NEIGHBOURS

@@ -136,3 +136,28 @@ def worst_delta(pairs, epsilon, steps):
         return best
 
     return float(value(np.float64(1.0), np.float64(1.0), steps))
+
+
+def double_mixture(shifts, weights, others, other_weights, eps, direction):
+    """H of sum_i w_i N(s_i, 1) and sum_j v_j N(-t_j, 1), its outcome by bisection."""
+    with mp.workdps(DIGITS):
+
+        def side(values, probabilities, sign):
+            total = mp.fsum(mp.mpf(float(w)) for w in probabilities)
+            pairs = zip(values, probabilities, strict=True)
+            return [(sign * mp.mpf(float(s)), mp.mpf(float(w)) / total) for s, w in pairs]
+
+        p, q = side(shifts, weights, 1), side(others, other_weights, -1)
+        if direction == "add":
+            p, q = ([(-m, w) for m, w in x] for x in (q, p))
+        g = mp.exp(mp.mpf(float(eps)))
+
+        def height(x, z):
+            return mp.fsum(w * mp.exp(m * z - m * m / 2) for m, w in x)
+
+        low, high = mp.mpf(-5000), mp.mpf(5000)
+        for _ in range(240):
+            z = (low + high) / 2
+            low, high = (z, high) if height(p, z) < g * height(q, z) else (low, z)
+        own, other = (mp.fsum(w * mp.ncdf(m - z) for m, w in x) for x in (p, q))
+        return own - g * other
