@@ -239,7 +239,7 @@ def check_settings(
         raise ValueError("sigma must be given")
     rate: Any = 1.0 if sampling_probability is None else sampling_probability
     _checks.check("sigma", sigma, _checks.POSITIVE)
-    _checks.check("sampling_probability", rate, _checks.RATE)
+    _checks.check("sampling_probability", rate, _checks.ANY_RATE)
     if not isinstance(sigma, jax.core.Tracer):  # as small a sigma as that has no finite moments
         sigma = np.maximum(np.asarray(sigma, np.float64), _words.TINY)
     if not isinstance(rate, jax.core.Tracer):

@@ -106,7 +106,7 @@ def track_privacy(
     else:
         _check("noise_multiplier", noise_multiplier, _checks.POSITIVE)
         if sampling_probability is not None:
-            _check("sampling_probability", sampling_probability, _checks.RATE)
+            _check("sampling_probability", sampling_probability, _checks.ANY_RATE)
             _require_batches(batches)
 
     def init_fn(params):
