@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax.extend.core import get_opaque_trace_state, set_current_trace, take_current_trace
+from jax.extend.core import find_top_trace
 
 from jaxdp import _programs
 
@@ -127,12 +127,10 @@ def at_top_level() -> bool:
 
     Under no transformation, that is, or in the part of a derivative that is evaluated at once.
     """
-    with take_current_trace() as trace:  # what it leaves is evaluation
-        evaluation = get_opaque_trace_state()
-        while type(trace).__name__ == "JaxprTrace":  # hands what is known to its parent
-            trace = trace.parent_trace
-        with set_current_trace(trace):
-            return get_opaque_trace_state() == evaluation
+    trace = find_top_trace(())  # the current one
+    while type(trace).__name__ == "JaxprTrace":  # hands what is known to its parent
+        trace = trace.parent_trace
+    return type(trace).__name__ == "EvalTrace"
 
 
 def device_of(leaves: Sequence[Any]) -> Any:
