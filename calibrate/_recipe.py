@@ -51,8 +51,8 @@ class Recipe:
     def __call__(self, value: Any, args: Any, numbers: tuple[Any, ...]) -> Any:
         given = iter(jax.tree.leaves(numbers))
         held = [next(given) if x is _NUMBER else x for x in self.held]
-        inputs = [*jax.tree.leaves(value), *jax.tree.leaves(args)]
-        steps = core.ClosedJaxpr(self.steps, _typed(held, self.steps.constvars))
+        inputs = [*held, *jax.tree.leaves(value), *jax.tree.leaves(args)]
+        steps = core.ClosedJaxpr(self.steps, [])
         found = iter(core.jaxpr_as_fun(steps)(*_typed(inputs, self.steps.invars)))
         sources = {id(_STEP): found, id(_NUMBER): given}
         leaves = [next(sources[id(x)]) if id(x) in sources else x for x in self.leaves]
@@ -153,9 +153,10 @@ def _read(
 
 
 def _without_literals(jaxpr: core.Jaxpr) -> tuple[core.Jaxpr, list[Any]]:
-    """The same steps with real numbers written in their arithmetic as constants, and these.
+    """The same steps, constants and real numbers written in their arithmetic as first inputs.
 
-    Such a number is an operand like any other: what a step does is in its parameters. (Steps that
+    Also these numbers. (No constants are left: of which JAX 0.12 has another idea than 0.10.) Such
+    a number is an operand like any other: what a step does is in its parameters. (Steps that
     hold programs keep theirs, and so does what is handed on as it is.)
     """
     variables: list[core.Var] = []
@@ -179,8 +180,9 @@ def _without_literals(jaxpr: core.Jaxpr) -> tuple[core.Jaxpr, list[Any]]:
         for eqn in jaxpr.eqns
     ]
     if len(found) > _MOST_LITERALS:  # a program of many arguments takes longer to compile
-        return jaxpr, []
-    return jaxpr.replace(constvars=[*jaxpr.constvars, *variables], eqns=eqns), found
+        eqns, variables, found = jaxpr.eqns, [], []
+    inputs = [*jaxpr.constvars, *variables, *jaxpr.invars]
+    return jaxpr.replace(constvars=[], invars=inputs, eqns=eqns), found
 
 
 def _marked(values: list[Any], arrays: bool = False) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
