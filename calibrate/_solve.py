@@ -24,6 +24,7 @@ _ROUGH_TOLERANCE = 3e-2
 _PROBES, _PROBE_BITS = 24, 5
 _PROBE_RUN, _PROBE_FAR = 0.05, 1.0
 _POOL = 32  # times so many rows as are searched at a time are handed over together
+_NEAR_0 = 1e-4  # epsilons whose root's tolerance may be more than the margin
 _CHUNK = 16384  # targets at a time where the curve is a closed form
 
 
@@ -162,9 +163,6 @@ def check_target(epsilon: ArrayLike, delta: ArrayLike, direction: str) -> None:
         raise ValueError("epsilon must be > 0 where delta is 0: no noise gives perfect privacy")
 
 
-_NEAR_0 = 1e-4  # epsilons whose root's tolerance may be more than the margin
-
-
 def excess_over_target(
     m: Mechanism,
     epsilon: jax.Array,
@@ -184,8 +182,7 @@ def excess_over_target(
     """
     chosen = _answers.resolve(require_mechanism(m), method)
     pure = delta == 0.0
-    met = jnp.asarray(True)
-    off = jnp.zeros(())
+    met, off = jnp.asarray(True), jnp.zeros(())
     if estimate:
         log_delta = _answers.log_delta_estimate(m, epsilon, direction, estimate == "fine")
     elif aimed:
@@ -193,13 +190,12 @@ def excess_over_target(
         log_delta, found = _answers.aimed(m, epsilon, target, direction, method)
         met, off = _within(jax.lax.stop_gradient(found), epsilon)
     else:
-        # Met a little before epsilon: its root is read above the least one by so much.
         relative, absolute = chosen._root_error
         before = epsilon - 4.0 * (relative * epsilon + absolute)
-        # (Below 0 delta is no longer small; at usual epsilons the margin makes up for it.)
+        # Met a little before epsilon: its root is read above the least one by so much. (Below 0
+        # delta is no longer small; at usual epsilons the margin makes up for it.)
         near = (before >= 0.0) & (epsilon < _NEAR_0)
-        before = jnp.where(near, before, epsilon)
-        log_delta = _answers.log_delta(m, before, direction, method)
+        log_delta = _answers.log_delta(m, jnp.where(near, before, epsilon), direction, method)
     uncertain = log_delta >= 0.0  # delta = 1
     slack = jnp.isneginf(log_delta)  # delta = 0: nothing to meet
     curve = jnp.log(-jnp.log(jnp.where(pure, 0.5, delta))) - jnp.log(

@@ -10,16 +10,14 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _rates
 from jaxdp._mechanisms import _exchange_pair
-from jaxdp._mechanisms._base import Base, Direction, add_noise, mechanism
+from jaxdp._mechanisms._base import Direction, mechanism
 from jaxdp._mechanisms._exchange_pair import Sides
-from jaxdp._mechanisms._groups import PoissonSampledGroup
-from jaxdp._mechanisms._mixture import GaussianMixture
+from jaxdp._mechanisms._groups import PoissonGroup
+from jaxdp._mechanisms._mixture import GaussianMixture, RandomAmounts
 
 
-class ExchangeFamily(Base):
+class ExchangeFamily(RandomAmounts):
     """Abstract: a mixture of N(a_i, 1), a_i >= 0, against one of N(-b_j, 1), b_j >= 0."""
-
-    sigma: Any
 
     _relation: ClassVar = "replace-one"
 
@@ -36,9 +34,6 @@ class ExchangeFamily(Base):
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         return jnp.asarray(-jnp.inf), jnp.asarray(jnp.inf)
 
-    def _atoms_at_ends(self) -> tuple[bool, bool]:
-        return False, False
-
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
         sides = self._sides() if direction == "remove" else self._sides().swapped()
         return _exchange_pair.log_hockey_stick(epsilon, sides, slack)
@@ -48,15 +43,6 @@ class ExchangeFamily(Base):
 
     def _mass_error(self) -> jax.Array:
         return _exchange_pair.mass_error(self._sides())
-
-    def sample(self, key: jax.Array, value: Any) -> Any:
-        """value + N(0, sigma^2) for every entry of an array or PyTree, in its float dtype.
-
-        Which records take part is up to the caller: the value is what was computed from them.
-        """
-        return add_noise(
-            key, value, lambda *a: jnp.asarray(self.sigma, a[2]) * jax.random.normal(*a)
-        )
 
 
 @mechanism
@@ -143,7 +129,7 @@ def _unchecked(sigma: Any, sensitivities: Any, weights: Any) -> GaussianMixture:
 
 
 @mechanism
-class PoissonSampledGroupReplaceOne(ExchangeFamily):
+class PoissonSampledGroupReplaceOne(PoissonGroup, ExchangeFamily):
     r"""A Gaussian on a Poisson sample, of which a user's k records are exchanged for k others.
 
     Every record joins by itself with probability q, so that a batch holds Binomial(k, q) of a
@@ -177,19 +163,11 @@ class PoissonSampledGroupReplaceOne(ExchangeFamily):
     group_size: int = dataclasses.field(metadata={"static": True})
     sensitivity: ArrayLike = 1.0
 
-    _domains: ClassVar = PoissonSampledGroup._domains
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        size = _checks.whole_number("group_size", self.group_size, most=_MOST)
-        object.__setattr__(self, "group_size", size)
+    _most: ClassVar = 256  # k^2 pairs of Gaussians a point
 
     def _sides(self) -> Sides:
-        group = PoissonSampledGroup._components(self)  # type: ignore[arg-type]
+        group = self._group()
         return Sides(group, group)
 
     def _symmetric(self) -> bool:
         return True
-
-
-_MOST = 256  # records of a user: k^2 pairs of Gaussians a point

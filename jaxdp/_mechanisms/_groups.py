@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 from jaxdp import _checks
 from jaxdp import _special as special
 from jaxdp._mechanisms._base import mechanism
-from jaxdp._mechanisms._mixture import MixtureFamily
+from jaxdp._mechanisms._mixture import MixtureFamily, RandomAmounts
 from jaxdp._mechanisms._mixture_pair import Components
 from jaxdp._special import log1p
 
@@ -45,8 +45,43 @@ def log_quotient(a: int, b: int) -> float:
     return math.log(near) + shift * math.log(2.0)
 
 
+class PoissonGroup(RandomAmounts):
+    """Abstract: how many of a user's records are in a Poisson sample."""
+
+    sampling_probability: Any
+    group_size: int
+    sensitivity: Any
+
+    _most: ClassVar[int] = _MOST
+    _domains: ClassVar = {
+        "sigma": _checks.POSITIVE,
+        "sampling_probability": _checks.RATE,
+        "sensitivity": _checks.POSITIVE,
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        size = _checks.whole_number("group_size", self.group_size, most=self._most)
+        object.__setattr__(self, "group_size", size)
+
+    def _group(self) -> Components:
+        q, k = 1.0 * jnp.asarray(self.sampling_probability), self.group_size
+        certain = q >= 1.0
+        log_absent = log1p(-jnp.where(certain, 0.5, q))
+        j = np.arange(1.0, k + 1.0)
+        present, absent = j * jnp.log(q), (k - j) * log_absent
+        log_ways = _log_binomials(k)
+        logs = log_ways + present + absent
+        logs = jnp.where(certain, jnp.where(j == k, 0.0, -jnp.inf), logs)
+        log_rest = jnp.where(certain, -jnp.inf, k * log_absent)
+        log_rate = jnp.where(certain, 0.0, special.log1mexp(k * log_absent))
+        # a logarithm of a weight is a sum: what its parts add to it costs digits
+        parts = 4.0 * np.max(log_ways) + 16.0
+        return _of_counts(self, j, logs, log_rest, log_rate, parts)
+
+
 @mechanism
-class PoissonSampledGroup(MixtureFamily):
+class PoissonSampledGroup(PoissonGroup, MixtureFamily):
     """A Gaussian on a Poisson sample, against a user who may have several records (user level).
 
     Every record joins by itself with probability q, so that a batch holds Binomial(k, q) of the
@@ -77,31 +112,9 @@ class PoissonSampledGroup(MixtureFamily):
     sensitivity: ArrayLike = 1.0
 
     _relation: ClassVar = "add-or-remove"
-    _domains: ClassVar = {
-        "sigma": _checks.POSITIVE,
-        "sampling_probability": _checks.RATE,
-        "sensitivity": _checks.POSITIVE,
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        size = _checks.whole_number("group_size", self.group_size, most=_MOST)
-        object.__setattr__(self, "group_size", size)
 
     def _components(self) -> Components:
-        q, k = 1.0 * jnp.asarray(self.sampling_probability), self.group_size
-        certain = q >= 1.0
-        log_absent = log1p(-jnp.where(certain, 0.5, q))
-        j = np.arange(1.0, k + 1.0)
-        present, absent = j * jnp.log(q), (k - j) * log_absent
-        log_ways = _log_binomials(k)
-        logs = log_ways + present + absent
-        logs = jnp.where(certain, jnp.where(j == k, 0.0, -jnp.inf), logs)
-        log_rest = jnp.where(certain, -jnp.inf, k * log_absent)
-        log_rate = jnp.where(certain, 0.0, special.log1mexp(k * log_absent))
-        # a logarithm of a weight is a sum: what its parts add to it costs digits
-        parts = 4.0 * np.max(log_ways) + 16.0
-        return _of_counts(self, j, logs, log_rest, log_rate, parts)
+        return self._group()
 
 
 @mechanism

@@ -17,10 +17,26 @@ _SUM_TOLERANCE = 1e-5  # of weights, which may come as float32
 _LEAST, _LARGEST = 1e-100, 1e100  # of a shift, in standard deviations
 
 
-class MixtureFamily(Base):
-    """Abstract: equivalent to distinguishing a mixture of N(m_k, 1), m_k >= 0, from N(0, 1)."""
+class RandomAmounts(Base):
+    """Abstract: Gaussian noise on a value that is moved by random amounts."""
 
     sigma: Any
+
+    def _atoms_at_ends(self) -> tuple[bool, bool]:
+        return False, False
+
+    def sample(self, key: jax.Array, value: Any) -> Any:
+        """value + N(0, sigma^2) for every entry of an array or PyTree, in its float dtype.
+
+        Which records take part is up to the caller: the value is what was computed from them.
+        """
+        return add_noise(
+            key, value, lambda *a: jnp.asarray(self.sigma, a[2]) * jax.random.normal(*a)
+        )
+
+
+class MixtureFamily(RandomAmounts):
+    """Abstract: equivalent to distinguishing a mixture of N(m_k, 1), m_k >= 0, from N(0, 1)."""
 
     @abc.abstractmethod
     def _components(self) -> Components:
@@ -40,9 +56,6 @@ class MixtureFamily(Base):
         size = jnp.where(c.log_rest > -jnp.inf, jnp.abs(c.log_rest), 1.0)
         return jax.lax.stop_gradient(4.0 + c.ulps / jnp.maximum(size, 1e-300))
 
-    def _atoms_at_ends(self) -> tuple[bool, bool]:
-        return False, False
-
     def _symmetric(self) -> bool:
         return False
 
@@ -54,15 +67,6 @@ class MixtureFamily(Base):
 
     def _mass_error(self) -> jax.Array:
         return _mixture_pair.mass_error(self._components())
-
-    def sample(self, key: jax.Array, value: Any) -> Any:
-        """value + N(0, sigma^2) for every entry of an array or PyTree, in its float dtype.
-
-        Which records take part is up to the caller: the value is what was computed from them.
-        """
-        return add_noise(
-            key, value, lambda *a: jnp.asarray(self.sigma, a[2]) * jax.random.normal(*a)
-        )
 
 
 @mechanism
