@@ -99,3 +99,17 @@ def test_calibration_to_epsilons_next_to_zero_passes_its_own_check():
         got = calibrate.solve(build, epsilon=epsilon, delta=delta)
         np.testing.assert_array_equal(got.status, 0)
         assert np.all(jaxdp.epsilon(build(got.value), delta) <= epsilon)
+
+
+def test_many_nearly_lone_atoms_have_a_bound_below():
+    """Breaks where the node at the low end is above the mean of its cell, which then is lost.
+
+    Of one step all mass is next to two atoms; a coarse law took the mean for larger. (A scale in
+    eight gave 0.)
+    """
+    counts = np.round(np.geomspace(1e2, 1e5, 6))
+    scale, count = (x[:, 0] for x in grid(np.geomspace(30.0, 700.0, 9), counts))
+    run = jaxdp.Repeated(jaxdp.Laplace(scale), count)
+    lower, upper = map(np.asarray, jaxdp.epsilon_bounds(run, 1e-6, direction="remove"))
+    assert np.all(lower <= upper)
+    assert np.all(upper - lower <= 2e-3 * upper + 1e-6)

@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
 
 from jaxdp._law import _saddle
+from jaxdp._law._begins import anchors as anchors_of
+from jaxdp._law._begins import begins, log_sum_exp
 from jaxdp._law._grid import density, rungs
-from jaxdp._law._saddle import Atoms, Moments, log_price, moments
+from jaxdp._law._saddle import Moments, log_price, moments
 from jaxdp._law._terms import Family, Terms
 
 # How many deviations below the saddle point's the mean is put: that costs the FFT a factor of a few
@@ -40,9 +40,6 @@ _BULK_POINTS = 256.0
 # 4 times tighter.
 _FEW_STEPS = 256.0
 _FEW_JUMPS = 1e-7, 2.0
-# An atom with so small a share of the next one's mass is next to none.
-_LOG_RARE = np.log(1e-4)
-_WIDENINGS = 3  # of what is taken for a bulk next to the low end
 _LEAST_BLOCK = 6.0  # steps: see `_parts`
 # Beyond that, moments at the Chernoff tilts are given up (`_symbols`).
 _LARGEST_EXPONENT = 500.0
@@ -96,12 +93,6 @@ def _coarse(x: jax.Array) -> jax.Array:
     return jnp.exp(jnp.round(16.0 * jnp.log(x)) / 16.0)
 
 
-def _log_sum_exp(exponent: jax.Array) -> jax.Array:
-    top = jnp.max(exponent, axis=-1)
-    top = jnp.where(jnp.isfinite(top), top, 0.0)
-    return top + jnp.log(jnp.sum(jnp.exp(exponent - top[..., None]), axis=-1))
-
-
 def _chernoff_edge(
     log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -132,67 +123,6 @@ def _bulk(weight: jax.Array, centred: jax.Array, mean: jax.Array) -> tuple[jax.A
     whole = jnp.full(weight.shape[:1], jnp.inf)
     deviation = lax.fori_loop(0, _BULK_ROUNDS, narrow, whole)
     return deviation, _BULK * deviation
-
-
-def _anchors(atoms: Atoms, log_weight: jax.Array, width: jax.Array) -> jax.Array:
-    """Per term, the log mean ratio of the losses within half a width of a median.
-
-    Of the tilted law's median and of the law's own the one about which the tilted law has more
-    mass: with few steps it may consist of rare large losses and of a bulk that is far narrower.
-    (A coarse cell wider than that has as much of its mass there as if it were spread evenly.)
-    """
-    cell = jnp.pad(atoms.edges[:, 1:] - atoms.edges[:, :-1], ((0, 0), (1, 1)))
-    log_there = log_weight + jnp.minimum(jnp.log(width) - jnp.log(jnp.maximum(cell, 1e-300)), 0.0)
-
-    def about(log_p: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The log mean ratio near the median, and how much of the tilted law is there."""
-        share = jnp.cumsum(jnp.exp(log_p), axis=-1)
-        # (A count, as argmax does not lower in 64 bits inside a 32-bit program.)
-        below = jnp.sum((share < 0.5 * share[:, -1:]).astype(jnp.int32), axis=-1, keepdims=True)
-        middle = jnp.take_along_axis(atoms.loss, below, axis=-1)
-        near = jnp.abs(atoms.loss - middle) <= 0.5 * width
-        kept = jnp.where(near, atoms.log_p, -jnp.inf)
-        ratio = jsp.logsumexp(kept, axis=-1) - jsp.logsumexp(kept - atoms.loss, axis=-1)
-        return ratio, jnp.sum(jnp.where(near, jnp.exp(log_there), 0.0), axis=-1)
-
-    tilted, mass = about(log_weight)
-    plain, other = about(atoms.log_p)
-    return jnp.where(other > mass, plain, tilted)
-
-
-def _begins(
-    log_p: jax.Array, loss: jax.Array, low: jax.Array, spacing: jax.Array, error: ArrayLike = 0.0
-) -> jax.Array:
-    """Where the law below begins: at the low end of a coarse law, or a mean of what is next to it.
-
-    That of its first two atoms if the first is next to none, or of a bulk that is narrower than a
-    cell and has nothing beside it. The law below has no room beside so small a mass
-    (`_discretise`), and its lattice then has a node at the mass that counts. (A little lower, as
-    rounding, and the `error` of masses, are to leave the mean above it.)
-    """
-    some = log_p > -jnp.inf
-    rank = jnp.cumsum(some.astype(jnp.int32))
-    first, second = some & (rank == 1), some & (rank == 2)
-    alone = ~jnp.any(second[:-1] & some[1:])
-    log_q = log_p - loss
-
-    def total(log_mass: jax.Array, cells: jax.Array) -> jax.Array:
-        return _log_sum_exp(jnp.where(cells, log_mass, -jnp.inf))
-
-    def mean(cells: jax.Array) -> jax.Array:
-        return total(log_p, cells) - total(log_q, cells)
-
-    rare = alone & (total(log_q, first) < total(log_q, second) + _LOG_RARE)
-
-    middle = low
-    for _ in range(_WIDENINGS):
-        middle = mean(some & (loss < middle + 0.5 * spacing))
-    bulk = some & (loss < middle + 0.5 * spacing)
-    beside = some & ~bulk & (loss < middle + 2.0 * spacing)
-    narrow = jnp.any(bulk & second) & (total(log_q, beside) < total(log_q, bulk) + _LOG_RARE)
-    begins = jnp.where(narrow, middle, mean(first | second))
-    begins -= 2.0**-40 * (1.0 + jnp.abs(begins)) + 8.0 * error
-    return jnp.where((rare | narrow) & jnp.isfinite(low) & (begins > low), begins, low)
 
 
 def _within(
@@ -316,7 +246,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
         low, high = reach[0][rows], reach[1][rows]
 
         def one(t: jax.Array) -> jax.Array:
-            return _log_sum_exp(log_weight + jnp.maximum(t[:, None] * low, t[:, None] * high))
+            return log_sum_exp(log_weight + jnp.maximum(t[:, None] * low, t[:, None] * high))
 
         return jnp.moveaxis(_saddle.each_of(one, tilts.T, rows.size), 0, -1)
 
@@ -359,7 +289,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     # Moving the centre moves the middle of the inner fold, by an eighth of its deviation at most.
     grain = 0.25 * units / inner
     means = grain * jnp.round(m.mean / grain)
-    anchors = _anchors(atoms, log_p, (window[1] - window[0]) / size)
+    anchors = anchors_of(atoms, log_p, (window[1] - window[0]) / size)
     own = np.array([isinstance(t, Family) for t in terms])
     places = np.cumsum([0] + [t.number if isinstance(t, Family) else 1 for t in terms])[:-1]
     rows = places[~own]
@@ -379,9 +309,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
         even = (jnp.max(jnp.abs(extent)) + bulk[i]) / (rungs(size).size // 2 - 2)
         fine = single[i] & (even * density(size) <= bulk[i]) & (len(terms) == 1)
         extent = jnp.where(fine, _SIGNS * even * (0.5 * size - 4.0), extent)
-        begins = jnp.asarray(term.support[0], jnp.float64)
         cell = (extent[1] - extent[0]) / size
-        begins = _begins(given.log_p[i], given.loss[i], begins, cell, term.mass_error)
         steps.append(
             StepPlan(
                 means[i],
@@ -394,7 +322,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
                 tilt,
                 (lowest[i], highest[i]),
                 jnp.where(fine, even, 0.0),
-                begins,
+                begins(term, given.log_p[i], given.loss[i], cell),
             )
         )
     return Plan(theta, centre, margin, window, chernoff, tuple(steps))
