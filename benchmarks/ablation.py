@@ -122,7 +122,7 @@ CHOICES = (
     Choice("_law._average_plan", "_TOP", AVERAGES),
     Choice("_law._average_plan", "_WINDOW", AVERAGES),
     Choice("_law._average_plan", "_SIZE", AVERAGES),
-    Choice("_law._average_plan", "_ROUNDS", AVERAGES, 1),
+    Choice("_law._average_plan", "ROUNDS", AVERAGES, 1),
     Choice("_law._average_plan", "_SETTLED", AVERAGES),
     Choice("_law._average_plan", "_REST", AVERAGES),
     Choice("_law._table", "_TILTS", TABLES),

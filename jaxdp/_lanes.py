@@ -28,6 +28,23 @@ def both(one: Callable[[jax.Array], Any]) -> Any:
     return jax.vmap(one)(flags)
 
 
+def first(one: Callable[..., Any], rows: tuple[jax.Array, ...], number: jax.Array) -> Any:
+    """`one` of each of the first rows, `number` of them, stacked; ones in place of the others.
+
+    On an accelerator a batch of all. A CPU takes one after the other, and no more than are asked.
+    """
+    shapes = jax.eval_shape(one, *(row[0] for row in rows))
+    nothing = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
+
+    def some(index: jax.Array, *row: jax.Array) -> Any:
+        return lax.cond(index < number, lambda: one(*row), lambda: nothing)
+
+    index = jnp.arange(rows[0].shape[0])
+    if _devices.platform_of(()) == "cpu":
+        return lax.map(lambda x: some(*x), (index, *rows))
+    return jax.vmap(some)(index, *rows)
+
+
 def while_loop(
     going: Callable[[Any], jax.Array],
     body: Callable[[Any], Any],

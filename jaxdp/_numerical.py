@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxdp import _lanes, _law, _numerical_average, _numerical_guess
 from jaxdp._allocation import _selected
 from jaxdp._law import AnyDirection, Bounds, Sides
-from jaxdp._mechanisms import Direction, Mechanism, _curve
+from jaxdp._mechanisms import Mechanism, _curve
 from jaxdp._numerical_terms import (
     TABLE_FLOOR,
     Tables,
@@ -55,6 +55,42 @@ def larger(direction: AnyDirection, value: Callable[[Any], jax.Array]) -> jax.Ar
     return _over(direction, lambda d: (value(d),))[0]
 
 
+def takes_flag(m: Mechanism) -> bool:
+    """Whether directions of one batch may differ: where averages are composed, they cost more."""
+    return not holds_average(m) or (_numerical_average.takes_flag(m) and not has_tables(m))
+
+
+def _over_flags(
+    direction: AnyDirection,
+    sides: Sides,
+    one: Callable[[_law.Flag, Sides], Bounds],
+    together: bool = False,
+) -> Bounds:
+    """The bounds of the direction, the larger ones for both: `one(add, sides)` in one program.
+
+    Of both directions the bound below is asked for in that one alone whose bound above is larger:
+    what is below one truth is below the larger of the two. (Unless sides share much, `together`.)
+    """
+    if not isinstance(direction, str):
+        return one(direction, sides)
+    if direction != "both":
+        return one(direction == "add", sides)
+    each = sides if together or 1 not in sides else (1,)
+    found = dict(zip(each, _lanes.both(lambda add: one(add, each)), strict=True))
+    worst = {side: jnp.max(values, axis=0) for side, values in found.items()}
+    if len(sides) > len(each):
+        worst[-1] = one(found[1][1] > found[1][0], (-1,))[0]
+    return tuple(worst[side] for side in sides)
+
+
+def _tables(
+    add: _law.Flag, side: int, grid_size: int | None, log_floor: jax.Array
+) -> tuple[Tables, int]:
+    """How laws are tabulated for a question, and the points of what they are composed to."""
+    size = grid_size or (_TWO_SIDED if side < 0 else _ONE_SIDED)
+    return Tables(add, side, size // _TABLE_SHARE, jax.lax.stop_gradient(log_floor)), size
+
+
 def _with_tables(
     m: Mechanism,
     direction: AnyDirection,
@@ -62,46 +98,25 @@ def _with_tables(
     grid_size: int | None,
     log_delta: jax.Array,
     bounds: Callable[..., Bounds],
-    mirrored: jax.Array | bool = False,
+    mirrored: jax.Array | None = None,
 ) -> Bounds:
     """The bounds of nested mechanisms: each direction and side has its own tables.
 
     A question that is mirrored is asked of the law that is right in the other direction.
     """
     number = sum(jnp.asarray(t.multiplicity, jnp.float64) for t in _curve.canonical_terms(m))
-    log_floor = jax.lax.stop_gradient(log_delta - jnp.log(jnp.maximum(number, 1.0)) - TABLE_FLOOR)
+    log_floor = log_delta - jnp.log(jnp.maximum(number, 1.0)) - TABLE_FLOOR
 
-    def one(add: jax.Array, name: Direction | None = None) -> Bounds:
+    def one(add: _law.Flag, sides: Sides) -> Bounds:
         answers = []
         for side in sides:
-            size = grid_size or (_TWO_SIDED if side < 0 else _ONE_SIDED)
-            tables = Tables(add ^ mirrored, side, size // _TABLE_SHARE, log_floor, name)
-            terms = terms_of(m, tables)
-            answers.extend(bounds(terms, direction=add, sides=(side,), size=size, ends=_ends(m)))
+            read = add if mirrored is None else add ^ mirrored
+            tables, size = _tables(read, side, grid_size, log_floor)
+            flag, terms = jnp.asarray(add), terms_of(m, tables)
+            answers.extend(bounds(terms, direction=flag, sides=(side,), size=size, ends=_ends(m)))
         return tuple(answers)
 
-    if holds_average(m):
-        return _over(direction, lambda d: one(jnp.asarray(d == "add"), d))
-    return _over_flags(direction, one)
-
-
-def takes_flag(m: Mechanism) -> bool:
-    """Whether the direction may be traced: of most averages each has its own program."""
-    return not holds_average(m) or (_numerical_average.takes_flag(m) and not has_tables(m))
-
-
-def _is_named(direction: AnyDirection) -> bool:
-    """Whether it is one direction, known as the program is traced, which then needs no flag."""
-    return isinstance(direction, str) and direction != "both"
-
-
-def _over_flags(direction: AnyDirection, one: Callable[[jax.Array], Bounds]) -> Bounds:
-    """`_over` of what takes the direction as a flag, "add" or not: one program for both."""
-    if not isinstance(direction, str):
-        return one(direction)
-    if direction != "both":
-        return one(jnp.asarray(direction == "add"))
-    return tuple(jnp.max(values, axis=0) for values in _lanes.both(one))
+    return _over_flags(direction, sides, one)
 
 
 def _aim(m: Mechanism, epsilon: jax.Array) -> jax.Array:
@@ -109,93 +124,41 @@ def _aim(m: Mechanism, epsilon: jax.Array) -> jax.Array:
     return _numerical_guess.log_delta(m, epsilon) if has_tables(m) else jnp.float64(0.0)
 
 
-def _average_terms(
-    m: Mechanism, d: Direction, side: int, grid_size: int | None, log_delta: jax.Array
-) -> Callable[[Any, Any], _law.Term]:
-    """What gives the steps of averages, and what they are composed with, as terms of one side."""
-    size = grid_size or (_TWO_SIDED if side < 0 else _ONE_SIDED)
-    log_floor = jax.lax.stop_gradient(log_delta) - TABLE_FLOOR
-    tables = Tables(jnp.asarray(d == "add"), side, size // _TABLE_SHARE, log_floor, d)
-    return functools.partial(as_term, tables)
-
-
 def _of_averages(
     m: Mechanism,
-    direction: Any,
+    add: _law.Flag,
     sides: Sides,
     grid_size: int | None,
     log_delta: jax.Array,
-    bounds: Callable[[Any, Sides, Any], Bounds],
-    capped: Callable[[Bounds, Any], Bounds],
+    bounds: Callable[[_law.Flag, Sides, Any], Bounds],
 ) -> Bounds:
-    """Bounds where averages are composed: `bounds(direction, sides, as_term)`, in one program.
+    """Bounds of one direction where averages are composed: `bounds(add, sides, as_term)`.
 
-    Where they hold tables, those of a side are its own. Where the direction may be a flag, both
-    directions share a program.
+    Where they hold tables, those of a side are its own.
     """
-    if takes_flag(m) and not _is_named(direction):
-        ends = _ends(m)
-
-        def flagged(add: jax.Array) -> Bounds:
-            found = bounds(add, sides, functools.partial(as_term, None))
-            return capped(found, _law.either(add, ends[1], ends[0]))
-
-        return _over_flags(direction, flagged)
-
-    def average(d: Any) -> Bounds:
-        if not has_tables(m):
-            found = bounds(d, sides, functools.partial(as_term, None))
-        else:
-            found = ()
-            for side in sides:
-                found += bounds(d, (side,), _average_terms(m, d, side, grid_size, log_delta))
-        return capped(found, _curve.end(m, d))
-
-    return _over(direction, average)
+    if not has_tables(m):
+        return bounds(add, sides, functools.partial(as_term, None))
+    found = ()
+    for side in sides:
+        tables, _ = _tables(add, side, grid_size, log_delta - TABLE_FLOOR)
+        found += bounds(add, (side,), functools.partial(as_term, tables))
+    return found
 
 
 def _log_delta_of_averages(
     m: Mechanism,
     epsilon: jax.Array,
     aim: jax.Array,
-    direction: Any,
+    add: _law.Flag,
     sides: Sides,
     grid_size: int | None,
 ) -> Bounds:
-    if not _curve.has_average(m):
-        bounds = functools.partial(_law.log_delta_bounds, epsilon=epsilon)
-        return _with_tables(m, direction, sides, grid_size, aim, bounds)
-    return _of_averages(
-        m,
-        direction,
-        sides,
-        grid_size,
-        aim,
-        lambda d, s, as_term: _numerical_average.log_delta(m, epsilon, d, s, grid_size, as_term),
-        lambda found, end: _law.cap_log_deltas(found, sides, epsilon, end),
-    )
+    def bounds(add: _law.Flag, sides: Sides, as_term: Any) -> Bounds:
+        return _numerical_average.log_delta(m, epsilon, add, sides, grid_size, as_term)
 
-
-def _over_mirrored(
-    epsilon: jax.Array,
-    direction: Any,
-    sides: Sides,
-    bounds: Callable[[jax.Array, Direction], Bounds],
-) -> Bounds:
-    """Bounds on log delta at any epsilon from `bounds(epsilon >= 0, direction)`.
-
-    Laws of averages are right in one direction only. So below 0 the other direction's is read.
-    """
-    distance, mirrored = jnp.abs(epsilon), epsilon < 0.0
-    remove, add = (bounds(distance, d) for d in ("remove", "add"))
-
-    def chosen(own: Bounds, other: Bounds) -> Bounds:
-        return tuple(
-            jnp.where(mirrored, _law.reflected(epsilon, y, side), x)
-            for x, y, side in zip(own, other, sides, strict=True)
-        )
-
-    return _over(direction, lambda d: chosen(*((remove, add) if d == "remove" else (add, remove))))
+    found = _of_averages(m, add, sides, grid_size, aim, bounds)
+    remove, added = _ends(m)
+    return _law.cap_log_deltas(found, sides, epsilon, _law.either(add, added, remove))
 
 
 def log_delta(
@@ -229,25 +192,23 @@ def _log_delta(
     m: Mechanism, epsilon: jax.Array, direction: AnyDirection, sides: Sides, grid_size: int | None
 ) -> Bounds:
     aim = _aim(m, epsilon)
-    if holds_average(m):
-        if _numerical_average.is_one(m):
-            return _log_delta_of_averages(m, epsilon, aim, direction, sides, grid_size)
-        return _over_mirrored(
-            epsilon,
-            direction,
-            sides,
-            lambda distance, d: _log_delta_of_averages(m, distance, aim, d, sides, grid_size),
-        )
+    if _curve.has_average(m):
+        alone = _numerical_average.is_one(m)
+
+        def one(add: _law.Flag, sides: Sides) -> Bounds:
+            if alone:
+                return _log_delta_of_averages(m, epsilon, aim, add, sides, grid_size)
+            # A law of averages is right in one direction only: below 0 the other one's is read.
+            distance, read = jnp.abs(epsilon), add ^ (epsilon < 0.0)
+            found = _log_delta_of_averages(m, distance, aim, read, sides, grid_size)
+            return tuple(
+                _law.reflected(epsilon, x, side) for x, side in zip(found, sides, strict=True)
+            )
+
+        return _over_flags(direction, sides, one, together=alone)
     if has_tables(m):
-        return _with_tables(
-            m,
-            direction,
-            sides,
-            grid_size,
-            aim,
-            functools.partial(_law.log_delta_bounds, epsilon=epsilon),
-            epsilon < 0.0,
-        )
+        bounds = functools.partial(_law.log_delta_bounds, epsilon=epsilon)
+        return _with_tables(m, direction, sides, grid_size, aim, bounds, epsilon < 0.0)
     terms = terms_of(m)
     size = grid_size or _default_size(terms, sides)
     return _law.log_delta_bounds(
@@ -268,17 +229,16 @@ def _epsilon(
     m: Mechanism, log_target: jax.Array, direction: str, sides: Sides, grid_size: int | None
 ) -> Bounds:
     if _curve.has_average(m):
-        return _of_averages(
-            m,
-            direction,
-            sides,
-            grid_size,
-            log_target,
-            lambda d, s, as_term: _numerical_average.epsilon(
-                m, log_target, d, s, grid_size, as_term
-            ),
-            lambda found, end: _law.cap_epsilons(found, sides, log_target, end),
-        )
+
+        def of_averages(add: _law.Flag, sides: Sides, as_term: Any) -> Bounds:
+            return _numerical_average.epsilon(m, log_target, add, sides, grid_size, as_term)
+
+        def one(add: _law.Flag, sides: Sides) -> Bounds:
+            found = _of_averages(m, add, sides, grid_size, log_target, of_averages)
+            remove, added = _ends(m)
+            return _law.cap_epsilons(found, sides, log_target, _law.either(add, added, remove))
+
+        return _over_flags(direction, sides, one, together=_numerical_average.is_one(m))
     if has_tables(m):
         bounds = functools.partial(_law.epsilon_bounds, log_delta=log_target)
         return _with_tables(m, direction, sides, grid_size, log_target, bounds)
@@ -313,25 +273,16 @@ def log_delta_estimate(
     m: Mechanism, epsilon: jax.Array, direction: AnyDirection, fine: bool = False
 ) -> jax.Array:
     """log delta to a few percent, no bound; fine (see `_law`) where `has_aim` says yes."""
-    aim = _aim(m, epsilon)
-    if _curve.has_average(m):
-        estimate = _numerical_average.log_delta_estimate
-        if takes_flag(m) and not _is_named(direction):
-            step = functools.partial(as_term, None)
-            return _over_flags(direction, lambda add: (estimate(m, epsilon, add, step),))[0]
-
-        def average(d: Any) -> tuple[jax.Array]:
-            as_term = _average_terms(m, d, 1, _TABLE_SHARE * _ESTIMATE_SIZE, aim)
-            return (estimate(m, epsilon, d, as_term),)
-
-        return _over(direction, average)[0]
-    if not has_tables(m):
+    if not (has_tables(m) or _curve.has_average(m)):
         return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction, fine=fine)
+    log_floor = _aim(m, epsilon) - TABLE_FLOOR
 
-    def one(add: jax.Array, name: Direction | None = None) -> tuple[jax.Array]:
-        tables = Tables(add, 1, _ESTIMATE_SIZE, aim - TABLE_FLOOR, name)
-        return (_law.log_delta_estimate(terms_of(m, tables), epsilon, direction=add),)
+    def one(add: _law.Flag, _: Sides) -> Bounds:
+        tables = Tables(add, 1, _ESTIMATE_SIZE, log_floor)
+        if _curve.has_average(m):
+            step = functools.partial(as_term, tables if has_tables(m) else None)
+            return (_numerical_average.log_delta_estimate(m, epsilon, add, step),)
+        flag = jnp.asarray(add)
+        return (_law.log_delta_estimate(terms_of(m, tables), epsilon, direction=flag),)
 
-    if holds_average(m):
-        return _over(direction, lambda d: one(jnp.asarray(d == "add"), d))[0]
-    return _over_flags(direction, one)[0]
+    return _over_flags(direction, (1,), one)[0]

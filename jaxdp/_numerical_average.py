@@ -36,9 +36,9 @@ def is_one(m: Mechanism) -> bool:
 
 
 def takes_flag(m: Mechanism) -> bool:
-    """Whether both directions of m are one program: of one average of steps, one of them chosen.
+    """Whether both directions of m cost the same: of one average of steps, one of them chosen.
 
-    (A law to be composed is made for its direction, by other lattices above than below.)
+    (A law to be composed is made of other lattices for one direction than for the other.)
     """
     one = _one(m) if is_one(m) else None
     return one is not None and one._has_two_readings
@@ -54,7 +54,7 @@ def _one(m: Mechanism) -> Average | None:
 def _perhaps_once(m: Mechanism) -> Any:
     """The term that m is: one average, so many times as only the running program knows."""
     terms = _curve.canonical_terms(m)
-    known = len(terms) != 1 or terms[0].count is None or len(getattr(m, "split", ())) != 1
+    known = len(terms) != 1 or terms[0].count is None or not getattr(m, "once", ())
     return None if known else terms[0]
 
 
@@ -63,9 +63,13 @@ def _once_or_more(term: Any, once: Callable[[], Bounds], more: Callable[[], Boun
 
     The derivatives, that with respect to the number of times among them, are those of the latter.
     """
+    several = more()
     if term is None:
-        return more()
-    return lax.cond(term.multiplicity == 1.0, lambda: _as_derived(once(), more()), more)
+        return several
+    alone = _as_derived(once(), several)
+    return tuple(
+        jnp.where(term.multiplicity == 1.0, a, b) for a, b in zip(alone, several, strict=True)
+    )
 
 
 @jax.custom_jvp
@@ -117,7 +121,7 @@ def averaged(
     if isinstance(block, Selected):
         number = jnp.maximum(count, 1.0)
         law = _selection(block, as_term, aim - jnp.log(number) - _FLOOR, direction, size)(_RATE)
-        return _subset.as_term(law, _sign(direction))._replace(count=count)
+        return _subset.as_term(law, _law.sign_of(direction))._replace(count=count)
     term = _allocation.averaged_term(
         as_term(step_of(block), 1.0),
         block.num_steps,
@@ -131,10 +135,6 @@ def averaged(
     return term._replace(count=count)
 
 
-def _sign(direction: Any) -> int:
-    return 1 if direction == "remove" else -1
-
-
 def _selection(
     block: Selected, as_term: StepTerm, log_floor: jax.Array, direction: Any, size: int
 ) -> Callable[[ArrayLike], _subset.Subset]:
@@ -143,7 +143,9 @@ def _selection(
     t, k = (jnp.asarray(x, jnp.float64) for x in (block.num_steps, block.num_selected))
 
     def law(rate: ArrayLike) -> _subset.Subset:
-        return _subset.subset(term, t, k, rate * k / t, log_floor, _sign(direction), size // 2)
+        return _subset.subset(
+            term, t, k, rate * k / t, log_floor, _law.sign_of(direction), size // 2
+        )
 
     return law
 
@@ -255,10 +257,7 @@ def log_delta(
     grid_size: int | None,
     as_term: StepTerm,
 ) -> Bounds:
-    """Certified bounds on log delta in one direction; `as_term(step, count)` is a step's law.
-
-    The direction has to be a name unless `takes_flag`.
-    """
+    """Certified bounds on log delta in one direction; `as_term(step, count)` is a step's law."""
     bounds = _log_delta(m, epsilon, direction, sides, grid_size, as_term)
     own, other = m._log_failure("remove"), m._log_failure("add")
     add = direction == "add" if isinstance(direction, str) else direction

@@ -2,8 +2,8 @@
 
 What runs on a sample, in one step of an allocation or in a part of a mixture may be a composition
 itself: its law is tabulated (`_law._table`), above or below, for the direction that is asked for,
-and is then one step like any other. Averages are right in one direction only, which is known when
-the program is traced: tables that hold one, too.
+and is then one step like any other. Averages are right in one direction only, and tables that hold
+one, too.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxdp import _divergences, _law, _numerical_average
-from jaxdp._mechanisms import Average, Base, Direction, Mechanism, Mixture, PoissonSampled, _curve
+from jaxdp._mechanisms import Average, Base, Mechanism, Mixture, PoissonSampled, _curve
 from jaxdp._mechanisms._revealed import MIXED, mixed_masses
 from jaxdp._mechanisms._schedule import Steps
 
@@ -24,14 +24,13 @@ _NEAR = -1.0  # or about that log delta
 
 class Tables(NamedTuple):
     """How laws of sampled compositions are tabulated: for which direction ("add" or not), side,
-    size, and with how much P-mass at infinity (its log). `direction` names it for averages.
+    size, and with how much P-mass at infinity (its log).
     """
 
-    add: jax.Array
+    add: _law.Flag
     side: int
     size: int
     log_floor: jax.Array
-    direction: Direction | None = None
 
 
 def has_law(m: Mechanism) -> bool:
@@ -101,19 +100,16 @@ def terms_of(m: Mechanism, tables: Tables | None = None) -> _law.Terms:
 
 def _averaged(block: Average, count: ArrayLike, tables: Tables) -> _law.Term:
     """An average as one of the terms of a table, right in the direction of the tables."""
-    assert tables.direction is not None
     step = as_term(tables, _numerical_average.step_of(block), 1.0)  # once: it may hold tables
     # Where X is small (add), an outer law is made of many steps, each of them next to its mean.
-    aim = jnp.float64(_NEAR)
-    if tables.direction == "remove":
-        aim = tables.log_floor + TABLE_FLOOR - _AVERAGE_ROOM
-        aim = jnp.maximum(aim, _log_top(step, block))
+    tail = tables.log_floor + TABLE_FLOOR - _AVERAGE_ROOM
+    aim = _law.either(tables.add, jnp.float64(_NEAR), jnp.maximum(tail, _log_top(step, block)))
     return _numerical_average.averaged(
         block,
         count,
         lambda *_: step,
         aim,
-        tables.direction,
+        tables.add,
         tables.side,
         2 * tables.size,
     )
@@ -144,7 +140,7 @@ def _run_term(m: Mechanism, tables: Tables) -> _law.Term:
         (term,) = inner
         assert isinstance(term, _law.Term)  # one step has no steps of its own
         return term
-    add, side, size, log_floor, _ = tables
+    add, side, size, log_floor = tables
     return _law.orient_one(_law.tabulated(_law.oriented(inner, add), log_floor, size, side), add)
 
 

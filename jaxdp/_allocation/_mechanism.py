@@ -234,6 +234,8 @@ class RandomAllocation(Composition):
     split: Any = dataclasses.field(init=False, repr=False, default=())
     # Likewise, of blocks that are known to be long: see `Block`.
     long: Any = dataclasses.field(init=False, repr=False, default=())
+    # (None,) where k = 1 is known, and that there is more than one epoch is not.
+    once: Any = dataclasses.field(init=False, repr=False, default=())
     # (None,) where k may be 1 or t: the blocks are exact then.
     perhaps: Any = dataclasses.field(init=False, repr=False, default=(None,))
 
@@ -254,6 +256,7 @@ class RandomAllocation(Composition):
         epochs = _checks.concrete("num_epochs", self.num_epochs)
         one = selected is not None and bool(np.all(selected == 1))
         once = one and epochs is not None and bool(np.all(epochs == 1))
+        perhaps_once = one and (epochs is None or bool(np.any(epochs == 1)))
         even, length, between = False, 0, False
         if steps is not None and selected is not None:
             between = bool(np.all((selected > 1) & (selected < steps)))
@@ -262,6 +265,7 @@ class RandomAllocation(Composition):
         split = (None, None, None) if even else (None, None)
         object.__setattr__(self, "split", () if once else (None,) if one else split)
         object.__setattr__(self, "long", (None,) * length)
+        object.__setattr__(self, "once", (None,) if perhaps_once and not once else ())
         object.__setattr__(self, "perhaps", () if between else (None,))
 
     def _in_domain(self) -> jax.Array:

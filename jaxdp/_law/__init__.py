@@ -12,9 +12,11 @@ from jaxdp._law._table import tabulated as tabulated
 from jaxdp._law._terms import AnyDirection as AnyDirection
 from jaxdp._law._terms import Bounds as Bounds
 from jaxdp._law._terms import Family as Family
+from jaxdp._law._terms import Flag as Flag
 from jaxdp._law._terms import Sides as Sides
 from jaxdp._law._terms import Term as Term
 from jaxdp._law._terms import Terms as Terms
 from jaxdp._law._terms import either as either
 from jaxdp._law._terms import orient_one as orient_one
 from jaxdp._law._terms import oriented as oriented
+from jaxdp._law._terms import sign_of as sign_of

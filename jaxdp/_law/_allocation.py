@@ -4,11 +4,15 @@ The lower bounds for several blocks are of the composition of the blocks, which 
 of t steps (`_subset` has what is below).
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from jaxdp import _lanes
 from jaxdp import _special as special
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import (
@@ -22,7 +26,17 @@ from jaxdp._law import (
     _query,
 )
 from jaxdp._law._average import Total
-from jaxdp._law._terms import AnyDirection, Direction, Sign, Term, either
+from jaxdp._law._average_plan import AveragePlan
+from jaxdp._law._terms import (
+    AnyDirection,
+    Direction,
+    Sign,
+    Term,
+    either,
+    may_add,
+    may_remove,
+    sign_of,
+)
 
 DEFAULT_SIZE = 16384
 _LAST = 600.0
@@ -31,12 +45,6 @@ _LAST = 600.0
 _AIMS = ((0.15, 1.0), (1.0, 0.0), (1.0, 7.0))
 _KINDS = ((False, True), (True, True), (False, False))
 _ROUNDS = 2  # of their plans
-
-
-def _sign(direction: AnyDirection) -> Sign:
-    if isinstance(direction, str):
-        return 1 if direction == "remove" else -1
-    return jnp.where(direction, -1.0, 1.0)
 
 
 def _numbers(*values: ArrayLike) -> tuple[jax.Array, ...]:
@@ -119,7 +127,7 @@ def averaged_term(
     num_steps: ArrayLike,
     *,
     log_delta: ArrayLike,
-    direction: Direction = "remove",
+    direction: AnyDirection = "remove",
     side: int = 1,
     size: int = DEFAULT_SIZE,
     count: ArrayLike = 1.0,
@@ -131,69 +139,83 @@ def averaged_term(
     is to be accurate for, a choice; `count` is the term's, and `others` how many other averages
     there are, if nothing else is composed with it.
     """
-    s = _sign(direction)
+    s = sign_of(direction)
     steps, log_delta, count = _numbers(num_steps, log_delta, count)
     aim = jnp.maximum(log_delta - jnp.log(jnp.maximum(count, 1.0)), -600.0)
-    beside = None if others is None or s < 0 else lax.stop_gradient(_numbers(others)[0])
-    if s > 0 and side > 0:
-        averaged = _from_several(term, steps, aim, size, beside)
-    else:
-        jumps = _average_jump.choose(term, steps, aim) if s > 0 else None
-        typical = _average_guess.typical(term, steps, log_delta, count) if s < 0 else None
-        chosen = _average_plan.plan(
-            term,
-            steps,
-            None,
-            aim,
-            s,
-            size,
-            whole=True,
-            typical=typical,
-            others=beside,
-            limit=jumps.limit if jumps else None,
-        )
-        law = _average.total(term, steps, chosen, size, s, side)
-        averaged = _average_term.as_term(law, term, s, side)
-        if jumps:
-            for part in _average_jump.below(term, steps, jumps, averaged.masses):
-                averaged = _average_jump.joined(averaged, part)
+    beside = None if others is None else lax.stop_gradient(_numbers(others)[0])
+    jumps = _average_jump.choose(term, steps, aim, s) if may_remove(s) else None
+    plan = functools.partial(
+        _average_plan.plan,
+        term,
+        steps,
+        None,
+        s=s,
+        size=size,
+        typical=_average_guess.typical(term, steps, log_delta, count) if may_add(s) else None,
+        others=beside if may_remove(s) else None,
+        limit=jumps.limit if jumps else None,
+    )
+    averaged = (_above if side > 0 else _below)(term, steps, aim, size, s, jumps, plan)
     return averaged._replace(count=count, mass_error=_unknown(term))
 
 
-def _from_several(
-    term: Term, steps: jax.Array, aim: jax.Array, size: int, others: jax.Array | None
+def _below(
+    term: Term,
+    steps: jax.Array,
+    aim: jax.Array,
+    size: int,
+    s: Sign,
+    jumps: _average_jump.Jumps | None,
+    plan: Callable[..., AveragePlan],
 ) -> Term:
-    """The law above by several lattices: the bulk, all of it, and the largest ratios ("remove").
+    """The law below: of one lattice, and large ratios apart ("remove")."""
+    law = _average.total(term, steps, plan(aim, whole=True), size, s, -1)
+    averaged = _average_term.as_term(law, term, s, -1)
+    if jumps is None:
+        return averaged
+    part = _average_jump.below(term, steps, jumps, averaged.masses)
+    return _average_jump.joined(averaged, part)
+
+
+def _above(
+    term: Term,
+    steps: jax.Array,
+    aim: jax.Array,
+    size: int,
+    s: Sign,
+    jumps: _average_jump.Jumps | None,
+    plan: Callable[..., AveragePlan],
+) -> Term:
+    """The law above. Of "remove" by several lattices: of the bulk, all of it, the largest ratios.
 
     One lattice that reaches the largest ratios is too coarse for the bulk, where few are composed.
     """
-    jumps = _average_jump.choose(term, steps, aim)
 
-    def look(log_delta: jax.Array, whole: jax.Array, down: jax.Array):
-        chosen = _average_plan.plan(
-            term,
-            steps,
-            None,
-            log_delta,
-            1,
-            size,
-            whole=whole,
-            down=down,
-            others=others,
-            rounds=_ROUNDS,
-            limit=jumps.limit,
+    def look(log_delta: jax.Array, whole: bool | jax.Array, down: bool | jax.Array):
+        rounds = either(s > 0, _ROUNDS, _average_plan.ROUNDS)
+        law = _average.total(
+            term, steps, plan(log_delta, whole=whole, down=down, rounds=rounds), size, s, 1
         )
-        law = _average.total(term, steps, chosen, size, 1, 1)
-        return _average_term.nodes(law, term, 1, 1), _average_term.ends(law, term)
+        return _average_term.nodes(law, term, s, 1), _average_term.ends(law, term)
 
+    if jumps is None:
+        one, ends = look(aim, True, True)
+        return _average_term.of_nodes(one, ends)
     aims = jnp.stack([share * aim - deeper for share, deeper in _AIMS])
-    kinds = jnp.asarray(_KINDS)
-    found, ends = jax.vmap(look)(aims, kinds[:, 0], kinds[:, 1])
+    some = jnp.asarray(s > 0)
+    kinds = jnp.asarray(_KINDS) | ~some
+    number = jnp.where(some, len(_AIMS), 1)
+    found, ends = _lanes.first(look, (jnp.where(some, aims, aim), kinds[:, 0], kinds[:, 1]), number)
     laws = [jax.tree.map(lambda x, k=k: x[k], found) for k in range(len(_AIMS))]
-    join = _average_stitch.joined(laws)
+    join = _average_stitch.joined(laws, ~some)
     masses, log_tau_p, log_tau_q = _average_stitch.as_masses(laws, join)
     # (The widest ends hold all of them.)
-    law = Term(masses, 1.0, log_tau_p, log_tau_q, (jnp.min(ends[0]), jnp.max(ends[1])))
+    looked = jnp.arange(len(_AIMS)) < number
+    low, high = (
+        jnp.min(jnp.where(looked, ends[0], jnp.inf)),
+        jnp.max(jnp.where(looked, ends[1], -jnp.inf)),
+    )
+    law = Term(masses, 1.0, log_tau_p, log_tau_q, (low, high))
     return _average_jump.joined(law, _average_jump.above(term, steps, jumps, join.curve))
 
 
@@ -240,7 +262,7 @@ def allocation_log_delta_bounds(
     With `count`, of that many independent such allocations, composed; tuples of both for several
     block lengths.
     """
-    s = _sign(direction)
+    s = sign_of(direction)
     if count is not None:
         shortest = num_steps[0] if isinstance(num_steps, tuple) else num_steps
         total = sum(count) if isinstance(count, tuple) else count
@@ -282,7 +304,7 @@ def allocation_epsilon_bounds(
     """
     if log_delta is None:
         log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
-    s = _sign(direction)
+    s = sign_of(direction)
     if count is not None:
         (aim,) = _numbers(log_delta)
         return tuple(

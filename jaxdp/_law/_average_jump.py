@@ -35,14 +35,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
 
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances
 from jaxdp._law._average_atoms import ENDS, coarse
 from jaxdp._law._average_grid import _cells
 from jaxdp._law._intervals import interval_masses
-from jaxdp._law._terms import Masses, Term
+from jaxdp._law._terms import Masses, Sign, Term
 
 _TWICE = 1e-4  # of delta: two large ratios
 _LAST = 1e-5  # of delta: those beyond the last cell
@@ -63,6 +62,14 @@ class Jumps(NamedTuple):
     deviation: jax.Array  # of the sum of the others
 
 
+class _Points(NamedTuple):
+    """A law on increasing ratios, and log P{inf}."""
+
+    ratio: jax.Array
+    mass: jax.Array
+    log_tau: jax.Array
+
+
 class Part(NamedTuple):
     """Masses of intervals, log P{inf}, and the largest loss (-inf: none)."""
 
@@ -71,8 +78,11 @@ class Part(NamedTuple):
     end: jax.Array
 
 
-def choose(term: Term, steps: jax.Array, log_delta: jax.Array) -> Jumps:
-    """Large ratios of an average that matter at delta, where two of them do not (a choice)."""
+def choose(term: Term, steps: jax.Array, log_delta: jax.Array, s: Sign) -> Jumps:
+    """Large ratios of an average that matter at delta, where two of them do not (a choice).
+
+    None where "add" is read (s = -1).
+    """
     steps, log_delta = lax.stop_gradient((steps, log_delta))
     atoms, above = coarse(term)
     zero = jnp.zeros((1,))
@@ -85,7 +95,7 @@ def choose(term: Term, steps: jax.Array, log_delta: jax.Array) -> Jumps:
     variance = jnp.sum(jnp.exp(atoms.log_q) * (jnp.minimum(atoms.x, limit) - 1.0) ** 2)
     deviation = jnp.sqrt(steps * variance)
     some = (limit > jnp.maximum(4.0, 1.0 + _FAR * deviation)) & (limit < 0.9 * last)
-    some &= last < jnp.inf
+    some &= (last < jnp.inf) & (s > 0)
     return Jumps(*lax.stop_gradient((jnp.where(some, limit, jnp.inf), last, deviation)))
 
 
@@ -146,6 +156,11 @@ def _ratios(steps: jax.Array, jumps: Jumps, end: jax.Array) -> jax.Array:
 
 def above(term: Term, steps: jax.Array, jumps: Jumps, curve: Curve) -> Part:
     """The part with large ratios, above; `curve(a)` is above that of the average of the others."""
+    points = _if_any(jumps, _POINTS, lambda: _points_above(term, steps, jumps, curve))
+    return _part(points, points.ratio * (1.0 + _ROUND))
+
+
+def _points_above(term: Term, steps: jax.Array, jumps: Jumps, curve: Curve) -> _Points:
     tails = _tails(term, jumps)
     rest = (1.0 - jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) - tails[1][0]) * (1.0 - _ROUND)
     y, others = _others(steps, jumps, jnp.maximum(rest, 0.0), curve, tails)
@@ -156,7 +171,6 @@ def above(term: Term, steps: jax.Array, jumps: Jumps, curve: Curve) -> Part:
     zero = jnp.zeros((1,))
     left = mass * jnp.minimum(1.0 - share + _ROUND, 1.0)
     mass = jnp.concatenate([left, zero]) + jnp.concatenate([zero, mass * share])
-    some = jumps.limit < jnp.inf
     x = _ratios(steps, jumps, edges[-1] + y[_BULK])
     gap = steps * x[:, None] - edges
     value = jnp.interp(jnp.maximum(gap, 0.0), y, others) + jnp.maximum(-gap, 0.0)
@@ -169,11 +183,16 @@ def above(term: Term, steps: jax.Array, jumps: Jumps, curve: Curve) -> Part:
     twice = jnp.maximum(steps - 1.0, 0.0) * tails[0][0]
     tau = value[-1] + tails[1][1] + jnp.maximum(steps - 1.0, 0.0) * tails[0][1] + jnp.sum(lost)
     tau += twice * tails[1][0] + 0.5 * twice * twice
-    return _part(x, masses, x * (1.0 + _ROUND), log_positive(tau * (1.0 + _ROUND)), some)
+    return _Points(x, masses, log_positive(tau * (1.0 + _ROUND)))
 
 
-def below(term: Term, steps: jax.Array, jumps: Jumps, law: Masses) -> tuple[Part, Part]:
+def below(term: Term, steps: jax.Array, jumps: Jumps, law: Masses) -> Part:
     """The part with one large ratio, below, by that law of the average of the others, below."""
+    points = _if_any(jumps, 2 * _CELLS, lambda: _points_below(term, steps, jumps, law))
+    return _part(points, points.ratio * (1.0 - _ROUND))
+
+
+def _points_below(term: Term, steps: jax.Array, jumps: Jumps, law: Masses) -> _Points:
     q, p = _tails(term, jumps)
     others = jnp.maximum(steps - 1.0, 0.0)
     rest = 1.0 - jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) - p[0]
@@ -190,29 +209,35 @@ def below(term: Term, steps: jax.Array, jumps: Jumps, law: Masses) -> tuple[Part
     value = jnp.maximum(steps * value - 1.0, 0.0) * (1.0 - _ROUND)
     value = jnp.where(jnp.abs(share - jnp.exp(log_q[0])) < _ROUND, value, 0.0)
     value = jnp.minimum(value, mean * (1.0 - share))
-    some = jumps.limit < jnp.inf
 
-    def with_others(offset: jax.Array, part: jax.Array) -> Part:
+    def with_others(offset: jax.Array, part: jax.Array) -> tuple[jax.Array, jax.Array]:
         away = jnp.maximum(mean + offset, 0.0)
         ratio = lax.cummax((x + away) / steps) * (1.0 - _ROUND)
-        return _part(ratio, mass * steps * alone * part, ratio * (1.0 - _ROUND), -jnp.inf, some)
+        return ratio, mass * steps * alone * part
 
-    return (
+    each = (
         with_others(-value / (1.0 - share), (1.0 - share) * (1.0 - _ROUND)),
         with_others(value / share, share * (1.0 - _ROUND)),
     )
+    ratio, mass = (jnp.concatenate(lists) for lists in zip(*each, strict=True))
+    ratio, mass = lax.sort((ratio, mass), num_keys=1)
+    return _Points(ratio, mass, jnp.float64(-jnp.inf))
 
 
-def _part(
-    x: jax.Array, mass: jax.Array, moment: jax.Array, log_tau: ArrayLike, some: jax.Array
-) -> Part:
-    """The law on increasing ratios x, whose P-masses are `moment` times their masses."""
-    mass = jnp.where(some, mass, 0.0)
+def _if_any(jumps: Jumps, size: int, compute: Callable[[], _Points]) -> _Points:
+    """The points, where some ratios are kept apart; else as many without mass."""
+    nothing = _Points(jnp.ones((size,)), jnp.zeros((size,)), jnp.float64(-jnp.inf))
+    return lax.cond(jumps.limit < jnp.inf, compute, lambda: nothing)
+
+
+def _part(points: _Points, moment: jax.Array) -> Part:
+    """The law on increasing ratios, whose P-masses are `moment` times their masses."""
+    x, mass, log_tau = points
     room = (1 << (mass.shape[0] - 1).bit_length()) - mass.shape[0]
     q, p = (jnp.concatenate([v, jnp.zeros((room,))]) for v in (mass, mass * moment))
     log_x = lax.stop_gradient(jnp.log(x))
     masses = interval_masses(q, p, lambda loss: _count(log_x, loss))
-    return Part(masses, jnp.where(some, log_tau, -jnp.inf), jnp.where(some, log_x[-1], -jnp.inf))
+    return Part(masses, log_tau, jnp.where(jnp.any(mass > 0.0), log_x[-1], -jnp.inf))
 
 
 def _count(log_x: jax.Array, loss: jax.Array) -> jax.Array:

@@ -36,7 +36,7 @@ from jaxdp._law._average_atoms import (
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_grid import support
 from jaxdp._law._average_guess import untypical, where_seen
-from jaxdp._law._terms import Sign, Term, either
+from jaxdp._law._terms import Sign, Term, either, may_remove
 
 _SMALLEST = -705.0  # log of a P-mass that is still a number
 # The tilts tried, in units of the saddle point's: smaller ones put less weight on large ratios.
@@ -52,7 +52,7 @@ _TOP_OF_WHOLE = 3e-3
 _WINDOW_OF_WHOLE = 1e-3
 # The coarse transforms that find where to look.
 _SIZE = 2048
-_ROUNDS = 6  # at most
+ROUNDS = 6  # at most
 _SETTLED = 1e-3  # a change of the query that is next to the coarse lattice's step, of its width
 _IGNORED = 1e-9
 _REST = 1e-10
@@ -85,16 +85,20 @@ def _edge(log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array) -> jax.Arra
     return jnp.min((log_mgf - log_mass) / tilts)
 
 
-def _may_remove(s: Sign) -> bool:
-    """Whether s is +1 or only the running program knows."""
-    return not isinstance(s, int) or s > 0
-
-
 class _Query(NamedTuple):
     """Where y is read, and log delta there."""
 
     y: jax.Array
     log_delta: jax.Array
+
+
+def _tried(s: Sign, typical: Typical | None) -> jax.Array | np.ndarray:
+    """The tilts to be tried (the last one again where one direction has fewer of them)."""
+    if typical is None:
+        return _TRIED
+    room = _TRIED_FOR_TYPICAL.size - _TRIED.size
+    padded = np.concatenate([_TRIED, np.full(room, _TRIED[-1])])
+    return either(s > 0, _TRIED if isinstance(s, int) else padded, _TRIED_FOR_TYPICAL)
 
 
 def _scale(y: jax.Array, steps: jax.Array, s: Sign) -> jax.Array:
@@ -135,7 +139,7 @@ class _Choice(NamedTuple):
 def _at(common: _Choice, query: _Query, s: Sign, points: jax.Array) -> AveragePlan:
     """The tilt, of those tried, that needs the smallest window to answer the query."""
     atoms, lowest, highest, steps, whole, typical, *_, down = common
-    if _may_remove(s) and whole is not True:
+    if may_remove(s) and whole is not True:
         far = far_enough(atoms, common.short, jnp.maximum(query.y - steps, 0.0))
         far = either(s > 0, far, jnp.inf)
         highest = jnp.minimum(highest, either(whole, jnp.inf, far))
@@ -231,17 +235,19 @@ def _at(common: _Choice, query: _Query, s: Sign, points: jax.Array) -> AveragePl
         error = 2e-14 * (1.0 + steps * moved) * jnp.sqrt(waves)
         seen = log_cost + log_window
         if typical is not None:
-            seen = where_seen(typical, query.log_delta, s * steps, theta, m.log_norm, high)
+            mean = s * steps
+            rare = where_seen(typical, query.log_delta, mean, theta, m.log_norm, high)
+            seen = either(s > 0, seen, rare)
         dear = jnp.maximum(jnp.log(error) - seen, 0.0)
         return chosen, (chosen.width + 2.0 * (high - low)) * jnp.exp(jnp.minimum(dear, 300.0))
 
-    tried = jnp.asarray(_TRIED if typical is None else _TRIED_FOR_TYPICAL)
+    tried = jnp.asarray(_tried(s, typical))
     plans, size = jax.vmap(try_tilt)(tilt * tried)
     if whole is not False:  # all of the law is wanted, not only its tail
         dear = 1e3 if common.others is None else jnp.minimum(1.0 + 50.0 * common.others, 1e3)
         size = jnp.where(jnp.asarray(whole) & (tried > 0.5), dear * size, size)
     if typical is not None:
-        size *= untypical(typical, plans.middle)
+        size *= either(s > 0, 1.0, untypical(typical, plans.middle))
     order = jnp.arange(size.shape[0])
     best = jnp.min(jnp.where(size <= jnp.min(size), order, order[-1]))
     return jax.tree.map(lambda x: x[best], plans)
@@ -314,7 +320,7 @@ def plan(
     down: bool | jax.Array | None = None,
     typical: Typical | None = None,
     others: jax.Array | None = None,
-    rounds: int = _ROUNDS,
+    rounds: int | jax.Array = ROUNDS,
     limit: jax.Array | None = None,
 ) -> AveragePlan:
     """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
@@ -332,7 +338,7 @@ def plan(
     high = jnp.minimum(high, limit)
     largest = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
     largest = jnp.minimum(high, 1.05 * largest)
-    if _may_remove(s):
+    if may_remove(s):
         target = guess(atoms, steps, total) if log_delta is None else log_delta
 
         def ratio(share: ArrayLike) -> jax.Array:
@@ -348,7 +354,7 @@ def plan(
         decisive = jnp.where(1.1 * decisive >= limit, limit, decisive)
         largest = either(s > 0, decisive, largest)
         atoms = Atoms(atoms.log_q, either(s > 0, jnp.minimum(atoms.x, largest), atoms.x))
-    some = _may_remove(s) and whole is not True
+    some = may_remove(s) and whole is not True
     short = shortfall(atoms, steps) if some else jnp.float64(0.0)
     down = whole if down is None else down
     common = _Choice(atoms, low, largest, steps, whole, typical, others, short, limit, down)

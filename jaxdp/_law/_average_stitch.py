@@ -58,7 +58,9 @@ def _largest(value: jax.Array) -> jax.Array:
     return _last(value >= top - 1e-14 * jnp.abs(top))[0]
 
 
-def _tangent(one: Nodes, two: Nodes) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def _tangent(
+    one: Nodes, two: Nodes, alone: bool | jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Places of a and b, whether the second law is better everywhere, and whether the first is."""
     (c_1, p_1), (c_2, p_2) = _curve(one), _curve(two)
     start, some = _last(c_1 < _at(two, c_2, p_2, one.x) * (1.0 - _BETTER))
@@ -76,12 +78,12 @@ def _tangent(one: Nodes, two: Nodes) -> tuple[jax.Array, jax.Array, jax.Array, j
 
     i, j = lax.fori_loop(0, _TURNS, turn, (start, start))
     first = some & (~onward | (two.x[j] <= one.x[i]))
-    return i, j, ~some, first
+    return i, j, ~some & jnp.logical_not(alone), first | alone
 
 
-def _join(one: Nodes, two: Nodes) -> tuple[Nodes, jax.Array]:
+def _join(one: Nodes, two: Nodes, alone: bool | jax.Array) -> tuple[Nodes, jax.Array]:
     """The nodes of both, increasing, and the ratio from which on they are the second law's."""
-    i, j, second, first = _tangent(*lax.stop_gradient((one, two)))
+    i, j, second, first = _tangent(*lax.stop_gradient((one, two)), alone)
     (c_1, p_1), (c_2, p_2) = _curve(one), _curve(two)
     rough = _allowances.running_sums(one.x.shape[0] + two.x.shape[0])
     a, b = one.x[i], two.x[j]
@@ -121,14 +123,15 @@ class Joined(NamedTuple):
         return _at(self.law, *_curve(self.law), x) * (1.0 + rough)
 
 
-def joined(laws: list[Nodes]) -> Joined:
+def joined(laws: list[Nodes], alone: bool | jax.Array = False) -> Joined:
     """One law above, from several.
 
-    From the law that knows the smallest ratios to that which knows the largest.
+    From the law that knows the smallest ratios to that which knows the largest; or the first law
+    alone, which then is right in whichever direction.
     """
     found, splits = laws[0], []
     for law in laws[1:]:
-        found, split = _join(found, law)
+        found, split = _join(found, law, alone)
         splits.append(split)
     return Joined(found, splits)
 

@@ -43,7 +43,7 @@ from jaxdp._divergences import log_positive
 from jaxdp._law import _allowances
 from jaxdp._law._average import Total, _slack, curve
 from jaxdp._law._intervals import interval_masses
-from jaxdp._law._terms import Term
+from jaxdp._law._terms import Sign, Term, either
 
 _E = 2.718281828459045
 _SMALLEST = 1e-280  # what underflow may lose
@@ -59,14 +59,18 @@ class Nodes(NamedTuple):
     log_tau_q: jax.Array
 
 
-def as_term(law: Total, term: Term, s: int, side: int) -> Term:
+def as_term(law: Total, term: Term, s: Sign, side: int) -> Term:
     """The term whose "remove" (s = +1) or "add" (s = -1) reading is above or below."""
-    at = nodes(law, term, s, side)
+    return of_nodes(nodes(law, term, s, side), ends(law, term))
+
+
+def of_nodes(at: Nodes, support: tuple[jax.Array, jax.Array]) -> Term:
+    """The law of nodes as a term."""
     masses = interval_masses(at.mass, at.mass * at.x, functools.partial(count_up_to, at.x, at.step))
-    return Term(masses, 1.0, at.log_tau_p, at.log_tau_q, ends(law, term))
+    return Term(masses, 1.0, at.log_tau_p, at.log_tau_q, support)
 
 
-def nodes(law: Total, term: Term, s: int, side: int) -> Nodes:
+def nodes(law: Total, term: Term, s: Sign, side: int) -> Nodes:
     """The law above or below, the direction's."""
     size = law.weights.shape[0]
     y = law.start + law.spacing * jnp.arange(size, dtype=jnp.float64)
@@ -75,15 +79,12 @@ def nodes(law: Total, term: Term, s: int, side: int) -> Nodes:
     nothing = (x <= 0.0) | ((law.ends[0] <= 0.0) & (jnp.abs(y) < 0.5 * law.spacing))
     at_zero = jnp.sum(jnp.where(nothing, mass, 0.0))
     mass = jnp.where(nothing, 0.0, mass)
-    tau = law.tau if side > 0 else jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64))
-    if s > 0:
-        tau += beyond / law.steps if side > 0 else 0.0
-        log_tau_q = log_positive(at_zero)
-    else:
-        log_tau_q = log_positive(at_zero + beyond)
-        if side > 0:  # reversed, all mass is to be there
-            tau = jnp.maximum(tau, 1.0 - jnp.sum(mass * x) * (1.0 - _allowances.sums(size)))
-    x, mass = (x, mass) if s > 0 else (x[::-1], mass[::-1])
+    tau, lost = jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)), either(s > 0, 0.0, beyond)
+    if side > 0:  # (reversed, all mass is to be there)
+        all_of_it = 1.0 - jnp.sum(mass * x) * (1.0 - _allowances.sums(size))
+        tau = either(s > 0, law.tau + beyond / law.steps, jnp.maximum(law.tau, all_of_it))
+    log_tau_q = log_positive(at_zero + lost)
+    x, mass = either(s > 0, (x, mass), (x[::-1], mass[::-1]))
     return Nodes(x, mass, law.spacing / law.steps, log_positive(tau), log_tau_q)
 
 

@@ -32,17 +32,22 @@ def interval_masses(
 
     both = jnp.stack([tree(q_mass), tree(p_mass)], axis=-1)
 
+    def row(place: jax.Array) -> jax.Array:
+        return both.at[place].get(mode="clip")
+
     def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         def climb(_, carry):
             i, j, total = carry
-            left, right = (i < j) & (i % 2 == 1), (i < j) & (j % 2 == 1)
-            total += jnp.where(left[..., None], both[i], 0.0)
-            total += jnp.where(right[..., None], both[j - 1], 0.0)
-            return (i + left) // 2, (j - right) // 2, total
+            inside = i < j
+            left, right = inside & ((i & 1) == 1), inside & ((j & 1) == 1)
+            total += jnp.where(left[..., None], row(i), 0.0)
+            total += jnp.where(right[..., None], row(j - 1), 0.0)
+            return (i + left) >> 1, (j - right) >> 1, total
 
-        i, j = index(lax.stop_gradient(lo)) + size, index(lax.stop_gradient(hi)) + size
-        start = (i, j, jnp.zeros((*i.shape, 2)))
+        ends = index(lax.stop_gradient(jnp.stack([lo, hi]))) + size
+        start = (ends[0], ends[1], jnp.zeros((*lo.shape, 2)))
         total = lax.fori_loop(0, size.bit_length(), climb, start)[2]
-        return log_positive(total[..., 0]), log_positive(total[..., 1])
+        logs = log_positive(total)
+        return logs[..., 0], logs[..., 1]
 
     return masses

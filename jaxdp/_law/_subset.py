@@ -39,7 +39,7 @@ from jaxdp import _special as special
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances, _saddle
 from jaxdp._law._symbols import count_up, factors, from_log, log_of, wrap
-from jaxdp._law._terms import Term, orient_one
+from jaxdp._law._terms import Sign, Term, either, orient_one
 from jaxdp._noise._atoms import interval_log_masses
 from jaxdp._special import log1p
 
@@ -76,7 +76,7 @@ def _statistic(loss: jax.Array, rate: jax.Array) -> jax.Array:
     return jnp.where(loss < 600.0, log1p(rate * ratio), loss + jnp.log(rate))
 
 
-def _choose(term: Term, k: jax.Array, t: jax.Array, rate: jax.Array, log_floor, size, s: int):
+def _choose(term: Term, k: jax.Array, t: jax.Array, rate: jax.Array, log_floor, size, s: Sign):
     """Choices only."""
     atoms = _saddle.coarse_atoms((term,))
     log_p, loss = atoms.log_p[0], atoms.loss[0]
@@ -101,11 +101,11 @@ def _choose(term: Term, k: jax.Array, t: jax.Array, rate: jax.Array, log_floor, 
     deviation = jnp.sqrt(t * variance) + 1e-12
     proofs = np.concatenate([-_REACH[::-1], [0.0], _REACH]) / deviation
     log_mgf, means = jax.vmap(moments)(proofs)
-    first = log_mgf[0] if s > 0 else log_mgf[1]
+    first = either(s > 0, log_mgf[0], log_mgf[1])
     up, down = proofs > 0.0, proofs < 0.0
     # (What wraps around is taken off every point, and there are many.)
     tail = log_floor - _ROOM
-    likely, rare = (tail, _LOG_SURE) if s > 0 else (_LOG_SURE, tail)
+    likely, rare = either(s > 0, (tail, _LOG_SURE), (_LOG_SURE, tail))
     high = jnp.min(jnp.where(up, (first - likely) / jnp.where(up, proofs, 1.0), jnp.inf))
     low = jnp.max(jnp.where(down, (first - rare) / jnp.where(down, proofs, 1.0), -jnp.inf))
     top = jnp.maximum(high - low, 1e-9 * (1.0 + jnp.abs(high)))
@@ -114,7 +114,8 @@ def _choose(term: Term, k: jax.Array, t: jax.Array, rate: jax.Array, log_floor, 
     tilts = [jnp.zeros((1,))]
     for at in means:
         ends = jnp.interp(jnp.stack([low, high]), at, proofs)
-        tilts += [ends[0] * _SHARES[s < 0], ends[1] * _SHARES[s > 0]]
+        end, far = either(s > 0, (ends[0], ends[1]), (ends[1], ends[0]))
+        tilts += [end * _SHARES[0], far * _SHARES[1]]
     start = jnp.floor((low - t * mean) / spacing) - 3.0
     return _Window(mean, spacing, start, jnp.concatenate([*tilts, proofs[::_PROOFS]]))
 
@@ -205,7 +206,7 @@ def subset(
     num_selected: jax.Array,
     rate: jax.Array,
     log_floor: jax.Array,
-    s: int,
+    s: Sign,
     size: int = SIZE,
 ) -> Subset:
     """The law of T for k of t steps, with the record first (s = 1, "remove") or second (-1).
@@ -223,30 +224,24 @@ def subset(
     window = lax.stop_gradient(_choose(term, k, t, rate, log_floor, size, s))
     cells = _cells(term, window, rate, size)
 
-    def chosen(side: int) -> jax.Array:
-        return _measure(cells[side], (k, t - k), window, size, side)
-
-    def others(side: int) -> jax.Array:
-        return _measure(cells[side][1:], (t,), window, size, side)
-
-    log_p, log_q = (chosen(-1), others(1)) if s > 0 else (others(-1), chosen(1))
+    chosen, none = (k, t - k), (jnp.zeros_like(k), t)
+    log_p = _measure(cells[-1], either(s > 0, chosen, none), window, size, -1)
+    log_q = _measure(cells[1], either(s > 0, none, chosen), window, size, 1)
     log_q = jnp.minimum(log_q, 0.0)
     unknown = jnp.isnan(jnp.sum(log_q) + jnp.asarray(term.mass_error))
     kept = (log_p > log_floor - 16.0) & ~unknown
     nothing = jnp.asarray(-jnp.inf)
-    log_tau = nothing
-    if s > 0:
-        log_finite = jnp.minimum(special.logsumexp(cells[-1][0]), 0.0)
-        tau = jnp.asarray(term.log_tau_p, jnp.float64)
-        log_all = jnp.minimum(log_add(log_finite, tau), 0.0)
-        some = tau > -jnp.inf
-        gap = jnp.where(some, k * (log_finite - log_all), -1.0)
-        log_tau = k * log_all + special.log1mexp(jnp.minimum(gap, 0.0))
-        log_tau = jnp.where(some, log_tau - 2.0 * _allowances.failure(log_tau, 64), -jnp.inf)
+    log_finite = jnp.minimum(special.logsumexp(cells[-1][0]), 0.0)
+    tau = jnp.asarray(term.log_tau_p, jnp.float64)
+    log_all = jnp.minimum(log_add(log_finite, tau), 0.0)
+    some = (tau > -jnp.inf) & (s > 0)
+    gap = jnp.where(some, k * (log_finite - log_all), -1.0)
+    log_tau = k * log_all + special.log1mexp(jnp.minimum(gap, 0.0))
+    log_tau = jnp.where(some, log_tau - 2.0 * _allowances.failure(log_tau, 64), -jnp.inf)
     return Subset(jnp.where(kept, log_p, nothing), jnp.where(kept, log_q, 0.0), log_tau)
 
 
-def as_term(law: Subset, s: int) -> Term:
+def as_term(law: Subset, s: Sign) -> Term:
     """The term whose "remove" (s = 1) or "add" reading is below."""
     some = law.log_p > -jnp.inf
     loss = jnp.where(some, law.log_p - law.log_q, 0.0)

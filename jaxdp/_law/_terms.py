@@ -12,10 +12,11 @@ from jaxdp import _lanes
 
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 Direction = Literal["remove", "add", "both"]
-# A direction, or one that may be traced: whether it is "add".
-AnyDirection = Direction | jax.Array
+# A direction, or whether it is "add": known, or traced where both directions are one program.
+Flag = bool | jax.Array
+AnyDirection = Direction | Flag
 Sides = tuple[int, ...]  # of bounds: +1 above, -1 below
-# +1 or -1 as "remove" or "add" is read: traced where both directions are one program.
+# +1 or -1 as "remove" or "add" is read.
 Sign = int | jax.Array
 Bounds = tuple[jax.Array, ...]  # one for each side
 
@@ -25,6 +26,22 @@ def either(some: bool | jax.Array, yes: Any, no: Any) -> Any:
     if isinstance(some, bool):
         return yes if some else no
     return jax.tree.map(lambda a, b: jnp.where(some, a, b), yes, no)
+
+
+def sign_of(direction: AnyDirection) -> Sign:
+    """+1 of "remove", -1 of "add"."""
+    add = direction == "add" if isinstance(direction, str) else direction
+    return either(add, -1, 1) if isinstance(add, bool) else jnp.where(add, -1.0, 1.0)
+
+
+def may_remove(s: Sign) -> bool:
+    """Whether s is +1 or only the running program knows."""
+    return not isinstance(s, int) or s > 0
+
+
+def may_add(s: Sign) -> bool:
+    """Whether s is -1 or only the running program knows."""
+    return not isinstance(s, int) or s < 0
 
 
 class Term(NamedTuple):
@@ -112,17 +129,16 @@ def over_directions(
     The question is also told which direction that is. Where it is mirrored, it is asked of the
     other one's law.
     """
-    if isinstance(direction, str) and direction == "remove" and mirrored is None:
+    known = direction if isinstance(direction, str) else None
+    if mirrored is None and (direction is False or known == "remove"):
         return answer(terms, jnp.asarray(False))
 
     def one(flip: jax.Array) -> Any:
         return answer(oriented(terms, flip, mirrored), flip)
 
-    if not isinstance(direction, str):
-        return one(direction)
-    if direction != "both":
-        return one(jnp.asarray(direction == "add"))
-    return _lanes.both(one)
+    if known == "both":
+        return _lanes.both(one)
+    return one(jnp.asarray(direction if known is None else known == "add"))
 
 
 def oriented(terms: Terms, flip: jax.Array, mirrored: jax.Array | None = None) -> Terms:
