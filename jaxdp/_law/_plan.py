@@ -24,9 +24,9 @@ from jaxdp._law._terms import Family, Terms
 # and suppresses losses much larger than a deviation, which hardly count for delta, exponentially.
 _UNDERTILT = 0.75
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
-# What windows and truncation may cost, relative to delta: less, to this share of it, where epsilon
-# is far below a deviation and moves by more of itself.
-_TOLERANCE = 1e-6
+# What windows and truncation may cost, relative to delta: that up to so many points, then as little
+# less as cells cost; to this share where epsilon, far below a deviation, moves by more of itself.
+_TOLERANCE, _POINTS = 1e-6, 16384
 _LEAST_SHARE = 0.03
 # Where delta is less than e^-_SEEN of what it could be at its tilt (most are above e^_TYPICAL), up
 # to so many times as much goes.
@@ -158,16 +158,15 @@ def _tops(terms: Terms) -> jax.Array:
 
 def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, size: int) -> Plan:
     """Choose for a given epsilon, or for a given log delta (one of them None)."""
-    epsilon, log_delta = lax.stop_gradient((epsilon, log_delta))
-    atoms = lax.stop_gradient(_saddle.coarse_atoms(terms))
-    count = atoms.count
+    epsilon, log_delta, given = lax.stop_gradient((epsilon, log_delta, _saddle.coarse_atoms(terms)))
+    tolerated = _TOLERANCE * min(_POINTS / size, 1.0) ** 2
+    atoms, count = given, given.count
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     edges = atoms.edges
     centre, log_answer = _saddle.estimate(atoms, epsilon, log_delta)
     # Losses so large that P hardly sees them go to infinity: more of them where the tail is so
     # heavy that no tilt within it finds what delta is made of, which would drown in rounding.
-    above = _saddle.above(atoms)
-    given = atoms
+    above = _saddle.above(given)
 
     def cut_off(_, state: tuple) -> tuple:
         """Up to the edge beyond which delta has a share: the atoms, edge, centre and its tilt."""
@@ -185,10 +184,10 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
         saddle, (law, _) = _saddle.tilt_for(given._replace(log_p=log_p, loss=loss), at)
         # How much of the kernel's supremum delta is there.
         log_seen = log_answer - law.exponent - log_price(saddle)
-        share = np.log(_TOLERANCE) + jnp.clip(-log_seen - _SEEN, 0.0, np.log(_MORE))
+        share = np.log(tolerated) + jnp.clip(-log_seen - _SEEN, 0.0, np.log(_MORE))
         return jnp.maximum(share, log_share), highest, log_p, loss, at, saddle, log_seen
 
-    log_share = jnp.log(_TOLERANCE) + 0.0 * log_answer
+    log_share = jnp.log(tolerated) + 0.0 * log_answer
     state = log_share, edges[:, 0], given.log_p, given.loss, centre, centre, centre
     state = lax.fori_loop(0, 2, cut_off, state)
     _, highest, log_p, loss, centre, saddle, log_seen = state
@@ -218,7 +217,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     # (What is looked for is at most 1; an estimate of it need not be.)
     log_value = jnp.minimum(log_answer - jnp.sum(count * m.log_norm) + theta * centre, 0.0)
     # A stray mass costs at most sup g, see `_compose`.
-    tolerance = _TOLERANCE * jnp.clip(10.0 * centre / deviation, _LEAST_SHARE, 1.0)
+    tolerance = tolerated * jnp.clip(10.0 * centre / deviation, _LEAST_SHARE, 1.0)
     log_mass = jnp.log(tolerance) + log_value - log_price(theta)
     log_p = atoms.log_p + theta * atoms.loss - m.log_norm[:, None]
     centred = atoms.loss - m.mean[:, None]
@@ -267,7 +266,7 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     )
     # g itself falls like e^{-theta y} above.
     low = jnp.minimum(mean - below, centre - 4.0 * deviation)
-    high = jnp.minimum(mean + above, centre - (jnp.log(_TOLERANCE) + log_value) / theta)
+    high = jnp.minimum(mean + above, centre - (jnp.log(tolerated) + log_value) / theta)
     high = jnp.maximum(
         jnp.maximum(high, low + 8.0 * deviation), low + mean + above - centre + margin
     )

@@ -25,6 +25,8 @@ from jaxdp.interop._event_parameters import (
 from jaxdp.interop._events import compose, convert, repeat
 
 _GRID = 16384  # for DP-SGD within some 3e-5 of the least epsilon, as dp_accounting's own default
+# (About a larger epsilon windows are so wide that those lie twenty times as far apart as theirs.)
+_LARGE, _FINE = 16.0, 131072
 _FEW = 64  # mechanisms whose ends are added up in exact arithmetic: digits grow with each
 # Their default rates of a GDP parameter, from where the laws of the engine see them.
 _RATES = np.logspace(-10.0, np.log10(0.5), 500)
@@ -39,8 +41,8 @@ class Accountant(dpa.PrivacyAccountant):
     Args:
       neighboring_relation: as for dp_accounting's accountants.
       method: Analytic(), Renyi(...) or Numerical(...); by default the closed form where there is
-        one, else Numerical with 16384 lattice points, else Rényi (a composition inside an
-        allocation).
+        one, else Numerical with 16384 lattice points (131072 where epsilon is above 16), else
+        Rényi (a composition inside an allocation).
 
     Example:
       >>> import dp_accounting
@@ -76,13 +78,13 @@ class Accountant(dpa.PrivacyAccountant):
     def _composed(self) -> Any:
         return compose([repeat(part, count) for part, count in self._counts.items()])
 
-    def _chosen(self, m: Mechanism) -> Method | None:
+    def _chosen(self, m: Mechanism, fine: bool = False) -> Method | None:
         if self._method is not None:
             return self._method
         chosen = _answers.resolve(m, None)
         if chosen._exact:
             return None
-        return Numerical(_GRID) if chosen._reads_laws else chosen
+        return Numerical(_FINE if fine else _GRID) if chosen._reads_laws else chosen
 
     @property
     def _contains_non_dp_event(self) -> bool:
@@ -131,6 +133,9 @@ class Accountant(dpa.PrivacyAccountant):
             if math.isinf(min(value, most)) and method is not None and method._reads_laws:
                 # beyond the grid's arithmetic; root finders need a finite number there too
                 value = float(_queries.epsilon(m, target, method=Renyi()))
+            elif value > _LARGE and (fine := self._chosen(m, fine=True)) != method:
+                # (No less than where it begins: what falls with delta is to stay so.)
+                value = min(value, max(float(_queries.epsilon(m, target, method=fine)), _LARGE))
         return min(value, most)
 
     def get_delta(self, target_epsilon: float) -> float:
@@ -145,7 +150,8 @@ class Accountant(dpa.PrivacyAccountant):
         if epsilon >= largest:
             return failure
         with jax.enable_x64(True):
-            value = float(_queries.delta(m, epsilon, method=self._chosen(m)))
+            method = self._chosen(m, fine=epsilon > _LARGE)
+            value = float(_queries.delta(m, epsilon, method=method))
             if 0.99 * largest < epsilon:  # where no tilt of a numerical law reaches
                 value = min(value, float(_queries.delta(m, epsilon, method=Renyi())))
         # delta <= failure + 1 - e^{epsilon - largest} <= failure + largest - epsilon
