@@ -1,6 +1,9 @@
 """jax_privacy's batch selection: every strategy has a run or a reason, and the table in docs/."""
 
+import importlib
+import importlib.util
 import pathlib
+import sys
 import types
 
 import pytest
@@ -235,9 +238,24 @@ def test_their_own_classes():
     assert interop.from_batch_selection(users, STEP) == run
 
 
-def test_opacus_runs_on_ours():
+@pytest.fixture
+def opacus_registry(monkeypatch):
+    """Released accountants of opacus; where torch is absent, without the rest of the package."""
+    spec = importlib.util.find_spec("opacus")
+    if spec is None:
+        pytest.skip("opacus is not installed")
+    if importlib.util.find_spec("torch") is None:
+        package, optimizers = types.ModuleType("opacus"), types.ModuleType("opacus.optimizers")
+        package.__path__, package.__spec__ = list(spec.submodule_search_locations), spec
+        optimizers.DPOptimizer = object
+        for module in (package, optimizers):
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+    return importlib.import_module("opacus.accountants.registry")
+
+
+def test_opacus_runs_on_ours(opacus_registry):
     """Breaks when opacus asks for more than the accountant gives, or loses its history."""
-    registry = pytest.importorskip("opacus.accountants.registry")
+    registry = opacus_registry
     registry.register_accountant("jaxdp", interop.OpacusAccountant, force=True)
     accountant = registry.create_accountant("jaxdp")
     assert accountant.get_epsilon(delta=1e-5) == 0.0
@@ -251,3 +269,15 @@ def test_opacus_runs_on_ours():
     assert other.get_epsilon(delta=1e-5) == found
     accountant.step(noise_multiplier=0.0, sample_rate=0.01)
     assert accountant.get_epsilon(delta=1e-5) == float("inf")
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order:UserWarning")  # of opacus's first guess
+def test_opacus_calibrates_on_ours(opacus_registry):
+    """Breaks when its `get_noise_multiplier`, as the migration guide has it, finds more noise."""
+    utils = importlib.import_module("opacus.accountants.utils")
+    opacus_registry.register_accountant("jaxdp", interop.OpacusAccountant, force=True)
+    settings = {"target_epsilon": 3.0, "target_delta": 1e-5, "sample_rate": 0.05, "epochs": 3}
+    ours = utils.get_noise_multiplier(**settings, accountant="jaxdp")
+    step = jaxdp.PoissonSampled(jaxdp.Gaussian(ours), 0.05)
+    assert 2.98 < jaxdp.epsilon(jaxdp.Repeated(step, 60), 1e-5) < 3.001
+    assert ours <= utils.get_noise_multiplier(**settings, accountant="prv") + 1e-3

@@ -11,7 +11,8 @@ from typing import Any
 
 if importlib.util.find_spec("dp_accounting") is None:
     raise ModuleNotFoundError(
-        "jaxdp.interop needs dp_accounting: pip install 'jaxdp[interop]'", name="dp_accounting"
+        "jaxdp.interop needs dp_accounting: pip install 'jaxdp-accounting[interop]'",
+        name="dp_accounting",
     )
 
 from jaxdp.interop._accountant import Accountant as Accountant
