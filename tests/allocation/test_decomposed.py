@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from scipy import stats
 
 import jaxdp
 
@@ -49,3 +50,26 @@ def test_what_has_no_decomposition_is_refused():
             1e-5,
             method=jaxdp.Decomposition(),
         )
+
+
+def test_two_answers_by_enumeration():
+    """Breaks when a digit of the pair is lost.
+
+    Of X = dP/dQ of t sampled answers it is the pair of C = (X - (1-q)^t) / (1 - (1-q)^t), whose
+    curves are E_Q (C - g)_+ and E_Q (1 - g C)_+.
+    """
+    epsilons = np.array([0.2, 0.7, 1.2])
+    g = np.exp(epsilons)[:, None]
+    for t in (2, 5):
+        ups, missed = np.arange(t + 1), (1.0 - 1.0 / t) ** t
+        high, low = 1.0 + np.expm1([1.5, -1.5]) / t
+        mass = stats.binom.pmf(ups, t, 1.0 / (1.0 + np.exp(1.5)))
+        given = (high**ups * low ** (t - ups) - missed) / (1.0 - missed)
+        remove, add = np.maximum(given - g, 0.0) @ mass, np.maximum(1.0 - g * given, 0.0) @ mass
+        epoch = jaxdp.RandomAllocation(jaxdp.RandomizedResponse(1.5), t)
+        for direction, truth, digits in (("remove", remove, 1e-9), ("add", add, 1e-7)):
+            with jax.enable_x64(True):
+                pair = jaxdp.decomposed(epoch, delta=1e-3, direction=direction)
+                found = np.asarray(jaxdp.delta(pair, epsilons, direction="remove"))
+            assert np.all(found >= truth * (1.0 - 1e-14))
+            np.testing.assert_allclose(found, truth, rtol=digits)

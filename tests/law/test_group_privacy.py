@@ -1,6 +1,7 @@
 """Groups of k records from the law of one: against closed forms and tests by brute force."""
 
 import jax
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy import stats
@@ -71,6 +72,31 @@ def test_shifts_are_exact():
     ):
         assert np.all(bound >= truth)
         np.testing.assert_allclose(bound, truth, rtol=1e-4, atol=1e-9)
+
+
+def test_closed_forms_to_nine_digits():
+    """Of k = 3 records: a Gaussian at sigma / 3, Laplace noise at three times the sensitivity."""
+    epsilons = np.array([0.1, 1.0, 2.0])
+    with mp.workdps(50):
+
+        def gaussian(mu):
+            def curve(e):
+                return mp.ncdf(mu / 2 - e / mu) - mp.exp(e) * mp.ncdf(-mu / 2 - e / mu)
+
+            return [curve(mp.mpf(float(e))) for e in epsilons]
+
+        cases = [
+            (jaxdp.Gaussian(2.0), gaussian(mp.mpf(3) / 2)),
+            (jaxdp.Repeated(jaxdp.Gaussian(8.0), 10), gaussian(3 * mp.sqrt(10) / 8)),
+            (
+                jaxdp.Laplace(1.25),
+                [-mp.expm1((mp.mpf(float(e)) - 3 / mp.mpf(1.25)) / 2) for e in epsilons],
+            ),
+        ]
+        for m, truths in cases:
+            found = jaxdp.delta(jaxdp.group_privacy(m, 3), epsilons)
+            for value, truth in zip(found, truths, strict=True):
+                assert 0 <= mp.mpf(float(value)) / truth - 1 < 1e-9
 
 
 def test_guarantees_of_two_numbers():
