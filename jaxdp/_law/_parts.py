@@ -78,19 +78,18 @@ def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int)
     one = discretise(term, lattice, ends, step.range, theta, positions, side)
     if side > 0:
         return one
-    # The losses of one of many blocks lie about the anchor of the plan, which is wider: on the
-    # coarse lattice that is to be a node.
-    free = jnp.isinf(finite_ends(term)[1]) & (step.outer > 1.0)
+    # The losses of a block lie about the anchor of the plan, which is wider: on the coarse lattice
+    # that is to be a node.
+    free = jnp.isinf(finite_ends(term)[1]) & jnp.isfinite(step.cut[1])
     return one._replace(end=jnp.where(free, (step.anchor - lattice.centre) / spacing, one.end))
 
 
 def _anchor(term: Term, step: StepPlan, spacing: jax.Array) -> jax.Array:
     """Just below the log mean ratio of the losses nearer to it than half the spacing.
 
-    In one stage: by iteration from the anchor of the plan, which knows it to a coarse cell. In two,
-    the mean of a block is what has to be kept, and the plan's anchor is near enough to that.
+    By iteration from the node of the plan, which knows it to a coarse cell.
     """
-    start = step.anchor
+    start = step.node
 
     def again(_, anchor: jax.Array) -> jax.Array:
         log_q, log_p = term.masses(anchor - 0.5 * spacing, anchor + 0.5 * spacing)
@@ -98,8 +97,7 @@ def _anchor(term: Term, step: StepPlan, spacing: jax.Array) -> jax.Array:
         mean = jnp.where(some, log_p, 0.0) - jnp.where(some, log_q, 0.0)
         return jnp.where(some, jnp.clip(mean, start - spacing, start + spacing), anchor)
 
-    found = lax.fori_loop(0, _ANCHOR_ROUNDS, again, start)
-    anchor = lax.stop_gradient(jnp.where(step.outer > 1.0, start, found))
+    anchor = lax.stop_gradient(lax.fori_loop(0, _ANCHOR_ROUNDS, again, start))
     # rounding is to leave the mean above its node, not below
     return anchor - (2.0**-42 + 2.0**-46 * jnp.abs(anchor))
 

@@ -24,8 +24,8 @@ from jaxdp._law._terms import Family, Terms
 # and suppresses losses much larger than a deviation, which hardly count for delta, exponentially.
 _UNDERTILT = 0.75
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
-# What windows and truncation may cost, relative to delta: that up to so many points, then as little
-# less as cells cost; to this share where epsilon, far below a deviation, moves by more of itself.
+# What windows and truncation may cost, relative to delta: that up to so many points, then less in
+# proportion; to this share where epsilon, far below a deviation, moves by more of itself.
 _TOLERANCE, _POINTS = 1e-6, 16384
 _LEAST_SHARE = 0.03
 # Where delta is less than e^-_SEEN of what it could be at its tilt (most are above e^_TYPICAL), up
@@ -51,13 +51,15 @@ class StepPlan(NamedTuple):
 
     The cut (its middle, and the distance from it) and the window are relative to the centre. The
     anchor is where the mean ratio of the losses near the median lies: with a node there, losses
-    closer together than the lattice's points keep their mean in the law below. Where one step
+    closer together than the lattice's points keep their mean in the law below. `node` is the same
+    for the lattice of one step, which may be far finer. Where one step
     need not be on a ladder, `even` is the spacing of its nodes, else 0. `low` is where the support
     begins for the law below, which collapses what is less to that point.
     """
 
     centre: jax.Array
     anchor: jax.Array
+    node: jax.Array
     inner: jax.Array
     outer: jax.Array
     rest: jax.Array
@@ -159,7 +161,7 @@ def _tops(terms: Terms) -> jax.Array:
 def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, size: int) -> Plan:
     """Choose for a given epsilon, or for a given log delta (one of them None)."""
     epsilon, log_delta, given = lax.stop_gradient((epsilon, log_delta, _saddle.coarse_atoms(terms)))
-    tolerated = _TOLERANCE * min(_POINTS / size, 1.0) ** 2
+    tolerated = _TOLERANCE * min(_POINTS / size, 1.0)
     atoms, count = given, given.count
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     edges = atoms.edges
@@ -309,10 +311,13 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
         fine = single[i] & (even * density(size) <= bulk[i]) & (len(terms) == 1)
         extent = jnp.where(fine, _SIGNS * even * (0.5 * size - 4.0), extent)
         cell = (extent[1] - extent[0]) / size
+        near = jax.tree.map(lambda x, i=i: x[i : i + 1], (atoms, log_p))
+        node = jnp.where(single[i], anchors[i], anchors_of(*near, cell)[0])
         steps.append(
             StepPlan(
                 means[i],
                 anchors[i],
+                node,
                 inner[i],
                 outer[i],
                 rest[i],
