@@ -25,11 +25,13 @@ from jax.typing import ArrayLike
 
 from jaxdp import _divergences, _rates
 from jaxdp import _special as special
+from jaxdp._matrix import _lattice
 from jaxdp._mechanisms._base import Base, Direction, mechanism
 from jaxdp._special import log1p
 
 # ends of the cells of |D|: fine to some 3, then by ever longer ones to 53
 _ENDS = 0.12 / 0.075 * np.sinh(0.075 * np.arange(57))
+_BEYOND = 39.0  # deviations, that the ends reach
 _LEAST = 1e-60  # of w, for its root
 _UNIT = 2.0**-52
 
@@ -50,7 +52,8 @@ def two_bins(common: ArrayLike, own: ArrayLike) -> "LognormalMixture":
     """The pair above, for c > 0 of both bins and w >= 0 of each."""
     half = 0.5 * jnp.maximum(jnp.asarray(own), _LEAST)
     root = jnp.sqrt(half)
-    ends = jnp.asarray(_ENDS)
+    wider = jnp.maximum(1.0, (root + _BEYOND) / _ENDS[-1])  # D is about root under P
+    ends = jnp.asarray(_ENDS) * jax.lax.stop_gradient(wider)
     scales = _log_cosh(root * ends) - 0.5 * half
     last = jnp.append(ends[1:], jnp.inf)
     log_q, log_p, log_n = special.log_ndtr_interval(  # in one go, for one program
@@ -134,6 +137,18 @@ class LognormalMixture(Base):
             special.logsumexp(q + weights, axis=-1),
             special.logsumexp(p + weights + scales, axis=-1),
         )
+
+    def _masses_function(self):
+        """Of a law above on a lattice: at every threshold the masses are there already."""
+        weights, scales, variances = self._parts()
+        v = variances[0]
+        return _lattice.masses(weights[:-1], scales[:-1], v, variances[-1] - v)
+
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        """What that law leaves out."""
+        weights, scales, _ = self._parts()
+        last = weights[-1] + (scales[-1] if direction == "remove" else 0.0)
+        return jnp.logaddexp(_lattice.LOG_BEYOND, jax.lax.stop_gradient(last))
 
     def _mass_error(self) -> jax.Array:
         """Scales and means of cells err by less than 2^6 roundoffs.
