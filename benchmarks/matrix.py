@@ -1,6 +1,6 @@
 """Matrix mechanisms under balls in bins: brackets against Monte Carlo and quadrature, and times.
 
-    python -m benchmarks.matrix [--small 200] [--samples 400000]
+    python -m benchmarks.matrix [--part large | small] [--small 200] [--samples 400000]
 
 Prints Markdown. Times are wall seconds, the first call of a program with its compilation;
 JAX_COMPILATION_CACHE_DIR should not be set. The truth at
@@ -120,12 +120,15 @@ def small(count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--part", choices=("large", "small"))
     parser.add_argument("--small", type=int, default=200)
     parser.add_argument("--samples", type=int, default=400_000)
     options = parser.parse_args()
     with jax.enable_x64(True):
-        large(options.samples)
-        small(options.small)
+        if options.part != "small":
+            large(options.samples)
+        if options.part != "large":
+            small(options.small)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,11 @@ E f(x y) is convex in either factor: the product is a convolution of masses >= 0
 no mass has to be worked out at every threshold for every a_k.
 
 * U: on a cell l <= L <= l + h the chord of a convex function is above it, so that what lies at
-  l + s goes to the two ends, (e^s - 1)/(e^h - 1) of it to the right one: mass and mean are kept. The
-  shares' integrals over the density are sums of ten positive terms by Gauss's rule. At z <= 39
+  l + s goes to the two ends, (e^s - 1)/(e^h - 1) of it to the right one: mass and mean are kept.
+  The shares' integrals over the density are sums of ten positive terms by Gauss's rule. At z <= 39
   deviations the integrand is analytic, on the ellipse of radius rho about a cell of h <= v^{1/2}/20
   at most e^{39 rho/40} times as large and its factor of the share some 2 rho times, so that
-  the rule is off by (64/15) e^{rho} 2 rho^{-19}, at rho = 20 less than 2^-50 (Trefethen 2013,
+  the rule is off by (64/15) e^{rho} 2 rho^{-19}, at rho = 20 less than 2^-48 (Trefethen 2013,
   Theorem 19.3). For larger cells (v > 900) sums over a cell are replaced by h times the largest
   density, of Q for the left end and of P for the right one: (x - a)_+ is at most
   (x_l - a)_+ + x (1 - a/x_r)_+ for x_l <= x <= x_r and a >= 0, and (1 - a x)_+ at most
@@ -43,8 +43,8 @@ LOG_BEYOND = -690.0
 
 def _shares(s: jax.Array, h: jax.Array) -> tuple[jax.Array, ...]:
     """What of Q goes from l + s to l and to l + h, and what of P."""
-    right, left = jnp.expm1(s) / jnp.expm1(h), -jnp.expm1(s - h) / -jnp.expm1(-h)
-    return left, right, left * jnp.exp(-s), right * jnp.exp(h - s)
+    left, right = (-jnp.expm1(-x) / -jnp.expm1(-h) for x in (h - s, s))
+    return left, right * jnp.exp(s - h), left * jnp.exp(-s), right
 
 
 def _normal_cells(v: jax.Array, h: jax.Array) -> tuple[jax.Array, ...]:
@@ -88,10 +88,9 @@ def masses(log_weights: jax.Array, log_scales: jax.Array, v: jax.Array, more: ja
     normal = jnp.pad(normal, ((0, 0), (_POINTS, _POINTS)))
     place = jnp.clip(jnp.floor(lax.stop_gradient(log_scales) / h), 1 - _POINTS, _POINTS - 2)
     shares = _shares(jnp.clip(log_scales - h * place, 0.0, h), h)
-    weights = (
-        jnp.stack([_divergences.exp_log(log_weights), _divergences.exp_log(log_weights + log_scales)])
-        * jnp.stack([jnp.stack(shares[:2]), jnp.stack(shares[2:])]).swapaxes(0, 1)
-    )  # (left or right, Q or P, k)
+    both = jnp.stack([log_weights, log_weights + log_scales])
+    to_ends = jnp.stack([jnp.stack(shares[:2]), jnp.stack(shares[2:])], axis=1)
+    weights = _divergences.exp_log(both) * to_ends  # (left or right, Q or P, k)
 
     def add(total: jax.Array, value: tuple[jax.Array, jax.Array]):
         at, share = value

@@ -189,10 +189,13 @@ class MatrixMechanism(Bracketed):
     def _above_plainly(self) -> Mechanism | None:
         """The bins along one axis, each with its own norm, for matrices whose bins differ.
 
-        Entrywise G_ij <= sqrt(G_ii G_jj), which are the inner products of numbers (Kahane).
+        Entrywise G_ij <= sqrt(G_ii G_jj), which are the inner products of numbers (Kahane). Where
+        norms are alike that is a Gaussian: for sigmas from 10^5 on, where lattices are too coarse.
         """
-        if self._is_exact() or not isinstance(self.strategy, _strategies.Dense):
+        if self._is_exact():
             return None
+        if not isinstance(self.strategy, _strategies.Dense):
+            return GaussianDP(jnp.sqrt(self._lags().largest[0]) / self.sigma, 8.0)
         members = _strategies.members(self.strategy, self.num_steps, self.num_bins)
         squares = jnp.sum(members * members, axis=0)
         norms = jnp.sqrt(squares) * (1.0 + _UNIT * (self.num_steps + 16.0)) / self.sigma

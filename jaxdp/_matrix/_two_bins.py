@@ -30,7 +30,7 @@ from jaxdp._mechanisms._base import Base, Direction, mechanism
 from jaxdp._special import log1p
 
 # ends of the cells of |D|: fine to some 3, then by ever longer ones to 53
-_ENDS = 0.12 / 0.075 * np.sinh(0.075 * np.arange(57))
+_ENDS = 1.25 * np.sinh(0.04 * np.arange(112))
 _BEYOND = 39.0  # deviations, that the ends reach
 _LEAST = 1e-60  # of w, for its root
 _UNIT = 2.0**-52
@@ -63,11 +63,14 @@ def two_bins(common: ArrayLike, own: ArrayLike) -> "LognormalMixture":
     means = jnp.logaddexp(log_p, log_n) - log_q  # log of the mean of A in every cell
     step = jnp.diff(scales)
     some = step > 0.0
-    ratio = jnp.expm1(jnp.maximum(means[:-1] - scales[:-1], 0.0))
-    right = jnp.where(some, ratio / jnp.expm1(jnp.where(some, step, 1.0)), 0.0)
-    right = jnp.clip(right, 0.0, 1.0)
-    lower = log_q[:-1] + _divergences.log_positive(1.0 - right)
-    upper = log_q[:-1] + _divergences.log_positive(right)
+    inner = jnp.clip(means[:-1] - scales[:-1], 0.0, step)  # of the mean, from the left end
+    whole = -jnp.expm1(-jnp.where(some, step, 1.0))
+    left, right = (
+        jnp.where(some, -jnp.expm1(-jnp.where(some, x, 0.5)) / whole, other)
+        for x, other in ((step - inner, 1.0), (inner, 0.0))
+    )
+    lower = log_q[:-1] + _divergences.log_positive(left)
+    upper = log_q[:-1] + _divergences.log_positive(right) + (inner - step)
     edge = jnp.full(1, -jnp.inf)
     weights = _divergences.log_add(jnp.concatenate([lower, edge]), jnp.concatenate([edge, upper]))
     v = jnp.asarray(common) + 0.5 * jnp.asarray(own)
@@ -153,10 +156,11 @@ class LognormalMixture(Base):
     def _mass_error(self) -> jax.Array:
         """Scales and means of cells err by less than 2^6 roundoffs.
 
-        Each moves a mass by z/sqrt(v) of its own size, z < 60 deviations from the middle.
+        Each moves a mass by z/sqrt(v) of its own size, z < 60 deviations from the middle. On the
+        lattice, exponents up to 745 and sums of some 2^7 terms, or exponents up to a few v.
         """
         v = jnp.asarray(self.variances)[0]
-        return jax.lax.stop_gradient(_UNIT * (2.0**8 + 2.0**12 / jnp.sqrt(v)))
+        return jax.lax.stop_gradient(_UNIT * (2.0**13 + 2.0**12 / jnp.sqrt(v) + 16.0 * v))
 
     def _atoms_at_ends(self) -> tuple[bool, bool]:
         return False, False
