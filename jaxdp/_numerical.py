@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _lanes, _law, _numerical_average, _numerical_both, _numerical_guess
+from jaxdp import _lanes, _law, _numerical_average, _numerical_guess
 from jaxdp._allocation import _selected
 from jaxdp._law import AnyDirection, Bounds, Sides
 from jaxdp._mechanisms import Mechanism, _curve
@@ -228,8 +228,6 @@ def epsilon(
 def _epsilon(
     m: Mechanism, log_target: jax.Array, direction: str, sides: Sides, grid_size: int | None
 ) -> Bounds:
-    if direction == "both" and _numerical_both.shares(m):
-        return _numerical_both.epsilon(m, log_target, sides, grid_size, _ends(m))
     if _curve.has_average(m):
 
         def of_averages(add: _law.Flag, sides: Sides, as_term: Any) -> Bounds:

@@ -16,7 +16,6 @@ from jaxdp._law._terms import Flag as Flag
 from jaxdp._law._terms import Sides as Sides
 from jaxdp._law._terms import Term as Term
 from jaxdp._law._terms import Terms as Terms
-from jaxdp._law._terms import by_direction as by_direction
 from jaxdp._law._terms import either as either
 from jaxdp._law._terms import orient_one as orient_one
 from jaxdp._law._terms import oriented as oriented

@@ -6,7 +6,6 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp import _lanes
@@ -117,19 +116,6 @@ def orient_one(term: Term, flip: jax.Array) -> Term:
         support,
         term.mass_error,
     )
-
-
-def by_direction(flip: jax.Array, remove: Term, add: Term) -> Term:
-    """Of two terms, each right in its own direction, that of the direction asked for.
-
-    (Of one alone the masses are computed, where the flag is not part of a batch.)
-    """
-
-    def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return lax.cond(flip, add.masses, remove.masses, lo, hi)
-
-    values = ((t.count, t.log_tau_p, t.log_tau_q, t.support, t.mass_error) for t in (add, remove))
-    return Term(masses, *either(flip, *(jax.tree.map(jnp.asarray, v) for v in values)))
 
 
 def over_directions(
