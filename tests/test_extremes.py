@@ -113,3 +113,23 @@ def test_many_nearly_lone_atoms_have_a_bound_below():
     lower, upper = map(np.asarray, jaxdp.epsilon_bounds(run, 1e-6, direction="remove"))
     assert np.all(lower <= upper)
     assert np.all(upper - lower <= 2e-3 * upper + 1e-6)
+
+
+def test_small_noise_at_small_rates_is_bracketed_narrowly():
+    """Breaks where the law below has no node at a bulk that is narrower than its cells.
+
+    Next to all mass of a step then moves to other nodes: brackets were 2 to 18 % wide.
+    """
+    rate, count, delta = np.transpose(
+        [
+            [2.76445e-05, 52510.0, 4.86e-05],
+            [0.00118165, 52593.0, 1.06e-09],
+            [0.000474946, 50502.0, 2.09e-12],
+            [0.000264043, 9789.0, 1.79e-05],
+            [0.000543882, 2.0, 0.00019],
+        ]
+    )
+    run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.45), rate), count)
+    lower, upper = map(np.asarray, jaxdp.epsilon_bounds(run, delta))
+    assert np.all(lower <= upper)
+    assert np.all(upper - lower <= 1e-3 * upper)
