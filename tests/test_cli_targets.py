@@ -101,6 +101,33 @@ def test_every_kind_of_row_and_every_kind_of_mistake(tmp_path):
         assert f"row {row}: {problem}\n" in result.stderr
 
 
+def test_rows_of_random_allocations(tmp_path):
+    """Breaks where a row is calibrated for Poisson samples, or for other epochs than it says."""
+    table, output = tmp_path / "targets.csv", tmp_path / "noise.csv"
+    table.write_text(
+        "epsilon,delta,sampling_probability,num_steps\n1,1e-5,0.0101,99\n2,1e-6,0.01,100\n"
+    )
+    result = invoke(table, "--output", output, "--scheme", "random allocation")
+    assert result.exit_code == 0, result.stderr
+    found = rows_of(output)
+    assert [row["scheme"] for row in found] == ["random allocation"] * 2
+    assert [row["num_steps"] for row in found] == ["99", "100"]
+    sigma, steps = np.array([float(row["sigma"]) for row in found]), np.array([99.0, 100.0])
+    with jax.enable_x64(True):
+        at, less = (
+            jaxdp.epsilon(jaxdp.RandomAllocation(jaxdp.Gaussian(s), steps), [1e-5, 1e-6])
+            for s in (sigma, 0.99 * sigma)
+        )
+    targets = np.array([1.0, 2.0])
+    assert np.all(np.asarray(at) <= targets)
+    assert np.all(np.asarray(less) > targets)
+    many = _targets.Build(laplace=False, sampled=True, repeated=True, allocated=True)
+    assert jax.tree.leaves(many(3.0, 2.0, 0.01, 4.0)) == [3.0, 2.0, 100.0, 1, 4.0]
+    refused = invoke(table, "--output", tmp_path / "x.csv", "--scheme", "shuffled")
+    assert refused.exit_code == 2
+    assert "one of poisson, random allocation" in " ".join(refused.stderr.split())
+
+
 def test_parquet_in_parts_by_two_processes(tmp_path):
     count = 200_000
     rng = np.random.default_rng(3)

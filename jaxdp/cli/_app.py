@@ -127,7 +127,9 @@ def calibrate(
 
     For a table of TARGETS, of any length. Columns: epsilon, delta, sampling_probability (or
     num_examples and batch_size), num_steps, sensitivity; the options stand in for columns that
-    are missing, further columns are carried to the output. The output, a .csv or .jsonl file or a
+    are missing, further columns are carried to the output. Batches are Poisson samples, or, with
+    --scheme "random allocation", T steps count as ceil(T/t) epochs of t = round(1/q) steps, each
+    record in one of them. The output, a .csv or .jsonl file or a
     .parquet folder of parts, has the row's number, all its settings, sigma (or scale),
     certified_delta, status: solved, infeasible, slack, or what is wrong with the row; and as the
     reason of an infeasible one which direction misses the target, and by how much. Rows are written
@@ -145,7 +147,10 @@ def calibrate(
         if delta is not None:
             _setting.check_delta(delta)
         _setting.check_plot(plot)
-        run = _setting.setting(mechanism, sampling_probability, num_steps, sensitivity, training)
+        of_table = targets is not None
+        run = _setting.setting(
+            mechanism, sampling_probability, num_steps, sensitivity, training, of_table
+        )
         if targets is not None:
             if training.given or plot is not None:
                 raise InputError("--records and --plot are for one target: a table has columns")
@@ -155,6 +160,7 @@ def calibrate(
                 direction.value,
                 method == MethodName.NUMERICAL,
                 {"epsilon": epsilon, "delta": delta} | defaults,
+                training.scheme == _targets.ALLOCATION,
             )
             processes_of = _targets_view.Processes(processes, process_id, coordinator)
             complete = _targets_view.run(job, targets, output, resume, processes_of)

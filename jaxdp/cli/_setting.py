@@ -90,6 +90,9 @@ SeparationOption = Annotated[
 ]
 
 
+TABLE_SCHEMES = "poisson", "random allocation"  # of calibrations of a table
+
+
 @dataclasses.dataclass(frozen=True)
 class Training:
     """The options of a training, as given."""
@@ -137,10 +140,11 @@ def setting(
     num_steps: int,
     sensitivity: float,
     training: Training,
+    of_table: bool = False,
 ) -> Setting:
-    """The run that the options describe."""
+    """The run that the options describe, or, of a table, what its rows have in common."""
     if not training.given:
-        _refuse_without_records(training)
+        _refuse_without_records(training, TABLE_SCHEMES if of_table else ("poisson",))
         return _of_steps(mechanism, sampling_probability, num_steps, sensitivity)
     if None in (training.records, training.batch, training.epochs):
         raise InputError("a training needs --records, --batch and --epochs")
@@ -154,9 +158,14 @@ def setting(
     return _of_training(training)
 
 
-def _refuse_without_records(training: Training) -> None:
-    given = training.scheme, training.neighbours, training.max_batch, training.min_separation
-    if given != ("poisson", "add-or-remove", None, None):
+def _refuse_without_records(training: Training, schemes: tuple[str, ...]) -> None:
+    given = training.neighbours, training.max_batch, training.min_separation
+    if training.scheme not in schemes or given != ("add-or-remove", None, None):
+        if len(schemes) > 1:
+            raise InputError(
+                f"a table of targets has no --neighbours, --max-batch or --min-separation, and as"
+                f" --scheme one of {', '.join(schemes)}; got {training.scheme}"
+            )
         raise InputError(
             "--scheme, --neighbours, --max-batch and --min-separation need --records, --batch and "
             "--epochs"

@@ -8,22 +8,24 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 import calibrate
 import jaxdp
-from jaxdp.cli import _stream
+from jaxdp.cli import _setting, _stream
 from jaxdp.cli._display import InputError
 
 # Rows to a piece of output, by what a row costs: closed forms, Rényi orders, numerical laws.
-_EXACT_ROWS, _RENYI_ROWS, _NUMERICAL_ROWS = 65536, 1024, 512
+_EXACT_ROWS, _RENYI_ROWS, _NUMERICAL_ROWS, _ALLOCATED_ROWS = 65536, 1024, 512, 64
 _EXACT_CHUNK = 16384  # rows at a time, at most
 _FEW = 8  # a group of fewer rows than a piece over this is computed by a smaller program
 _SHOWN = 20  # bad rows that are also printed
 
 _LARGEST_COUNT = 2.0**53
+POISSON, ALLOCATION = _setting.TABLE_SCHEMES
 SETTINGS = ("epsilon", "delta", "sampling_probability", "num_steps", "sensitivity")
 _CONDITIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "epsilon": ("finite and >= 0", lambda x: (x >= 0) & np.isfinite(x)),
@@ -46,11 +48,15 @@ class Build:
     laplace: bool
     sampled: bool
     repeated: bool
+    allocated: bool = False
 
     def __call__(self, noise: Any, sensitivity: Any, rate: Any, steps: Any) -> jaxdp.Mechanism:
-        """The mechanism with this noise."""
+        """The mechanism with this noise; allocated, with 1/rate steps in each of `steps` epochs."""
         kind = jaxdp.Laplace if self.laplace else jaxdp.Gaussian
         m: jaxdp.Mechanism = kind(noise, sensitivity)
+        if self.sampled and self.allocated:
+            length = jnp.maximum(jnp.round(1.0 / rate), 1.0)
+            return jaxdp.RandomAllocation(m, length, num_epochs=steps if self.repeated else 1)
         if self.sampled:
             m = jaxdp.PoissonSampled(m, rate)
         return jaxdp.Repeated(m, steps) if self.repeated else m
@@ -58,6 +64,8 @@ class Build:
     @property
     def exact(self) -> bool:
         """Whether the mechanism has a closed form."""
+        if self.sampled and self.allocated:
+            return False
         return not self.repeated or not (self.sampled or self.laplace)
 
 
@@ -70,12 +78,15 @@ class Job:
       direction: "remove", "add" or "both".
       numerical: numerical laws for compositions, not Rényi divergences.
       defaults: settings for all rows, where the table has no such column.
+      allocated: batches by random allocation: of T steps at a rate q, ceil(T/t) epochs of
+        t = round(1/q) steps, each record in one of them. Else Poisson samples.
     """
 
     laplace: bool
     direction: Any
     numerical: bool
     defaults: dict[str, float | None]
+    allocated: bool = False
 
     @property
     def noise_name(self) -> str:
@@ -87,6 +98,8 @@ class Job:
         steps, rate = self.defaults["num_steps"], self.defaults["sampling_probability"]
         composed = "num_steps" in names or steps != 1.0
         sampled = not {"sampling_probability", "batch_size"}.isdisjoint(names) or rate != 1.0
+        if self.allocated and sampled:
+            return _ALLOCATED_ROWS
         if not composed or not (sampled or self.laplace):
             return _EXACT_ROWS
         return _NUMERICAL_ROWS if self.numerical else _RENYI_ROWS
@@ -200,7 +213,8 @@ def _same_number(a: str, b: str) -> bool:
 
 def _tags(job: Job) -> dict[str, str]:
     method = "numerical" if job.numerical else "renyi"
-    return {"direction": str(job.direction), "method": method}
+    scheme = ALLOCATION if job.allocated else POISSON
+    return {"scheme": scheme, "direction": str(job.direction), "method": method}
 
 
 def _settings(job: Job, piece: pa.Table) -> tuple[pa.Table, dict[str, np.ndarray], list[str]]:
@@ -264,11 +278,13 @@ def _calibrated(job: Job, piece: pa.Table, size: int, summary: Summary) -> pa.Ta
     noise, reached = np.full((2, piece.num_rows), np.nan)
     status = np.asarray([f"bad row: {error}" for error in errors], object)
     reason = np.full(piece.num_rows, None, object)
+    if job.allocated:
+        values |= _in_epochs(values)
     sampled, repeated = values["sampling_probability"] < 1.0, values["num_steps"] > 1.0
     for kind in ((s, r) for s in (False, True) for r in (False, True)):
         rows = np.flatnonzero(good & (sampled == kind[0]) & (repeated == kind[1]))
         if len(rows):
-            solution = _solve(job, Build(job.laplace, *kind), values, rows, size)
+            solution = _solve(job, Build(job.laplace, *kind, job.allocated), values, rows, size)
             noise[rows], reached[rows] = solution.value, solution.delta
             for code in calibrate.Status:
                 status[rows[solution.status == code]] = code.name.lower()
@@ -294,6 +310,17 @@ def _calibrated(job: Job, piece: pa.Table, size: int, summary: Summary) -> pa.Ta
     for name, column in results.items():
         table = table.append_column(name, column)
     return table
+
+
+def _in_epochs(values: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Rates of whole numbers of steps, and epochs of so many in place of steps.
+
+    (A batch of all records is one step of no choice.)
+    """
+    with np.errstate(invalid="ignore", divide="ignore"):
+        length = np.round(1.0 / values["sampling_probability"])
+        epochs = np.ceil(values["num_steps"] / length)
+    return {"sampling_probability": 1.0 / length, "num_steps": epochs}
 
 
 def _solve(
