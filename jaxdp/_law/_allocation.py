@@ -18,6 +18,7 @@ from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import (
     _allowances,
     _average,
+    _average_atoms,
     _average_guess,
     _average_jump,
     _average_plan,
@@ -143,7 +144,8 @@ def averaged_term(
     steps, log_delta, count = _numbers(num_steps, log_delta, count)
     aim = jnp.maximum(log_delta - jnp.log(jnp.maximum(count, 1.0)), -600.0)
     beside = None if others is None else lax.stop_gradient(_numbers(others)[0])
-    jumps = _average_jump.choose(term, steps, aim, s) if may_remove(s) else None
+    known = _average_atoms.coarse(term)
+    jumps = _average_jump.choose(known, steps, aim, s) if may_remove(s) else None
     plan = functools.partial(
         _average_plan.plan,
         term,
@@ -151,9 +153,10 @@ def averaged_term(
         None,
         s=s,
         size=size,
-        typical=_average_guess.typical(term, steps, log_delta, count) if may_add(s) else None,
+        typical=_average_guess.typical(known, steps, log_delta, count) if may_add(s) else None,
         others=beside if may_remove(s) else None,
         limit=jumps.limit if jumps else None,
+        known=known,
     )
     averaged = (_above if side > 0 else _below)(term, steps, aim, size, s, jumps, plan)
     return averaged._replace(count=count, mass_error=_unknown(term))

@@ -44,8 +44,15 @@ class Typical(NamedTuple):
     log_delta: jax.Array
 
 
-def coarse(term: Term) -> tuple[Atoms, jax.Array]:
+class Coarse(NamedTuple):
     """The coarse law, increasing in x, and the P-mass of each of its atoms and above."""
+
+    atoms: Atoms
+    above: jax.Array
+
+
+def coarse(term: Term) -> Coarse:
+    """The coarse law of a term."""
     # Of a law known at compile time the masses would be folded to constants, which takes minutes.
     edges = lax.optimization_barrier(jnp.asarray(_LOSSES))
     lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
@@ -63,7 +70,7 @@ def coarse(term: Term) -> tuple[Atoms, jax.Array]:
         jnp.concatenate([jnp.zeros((1,)), x]),
     )
     above = lax.cumsum(p, reverse=True)
-    return atoms, jnp.concatenate([above[:1], above])
+    return Coarse(atoms, jnp.concatenate([above[:1], above]))
 
 
 def log_sum(exponent: jax.Array) -> jax.Array:

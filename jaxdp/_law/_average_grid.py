@@ -266,15 +266,18 @@ def lower(
     halves = jnp.stack([nodes[:-1], nodes[:-1] + 0.5 * width], axis=-1).reshape(-1)
     edges = jnp.minimum(jnp.maximum(jnp.concatenate([halves, nodes[-1:]]), cut), limit)
     base = jnp.repeat(nodes[:-1], 2)
-    mass, mean, error, _ = _cells(term, edges[:-1], edges[1:], -1)
+    # Half cells, and last what is beyond the top node.
+    ends = jnp.minimum(jnp.stack([nodes[-1], jnp.float64(jnp.inf)]), limit)
+    lo, hi = (jnp.concatenate(x) for x in ((edges[:-1], ends[:1]), (edges[1:], ends[1:])))
+    found = _cells(term, lo, hi, -1)
+    (mass, mean, error), (top, above, beyond) = zip(
+        *((x[:-1], x[-1]) for x in found[:3]), strict=True
+    )
     least, most = jnp.maximum(edges[:-1] - base, 0.0), jnp.repeat(width, 2)
     offset = jnp.clip(mean - s * error - base, least, most)
     (a, b), (u, v) = (mass[::2], mass[1::2]), (offset[::2], offset[1::2])
     whole = a + b
     sag = 0.125 * whole * width
-    ends = jnp.minimum(jnp.stack([nodes[-1], jnp.float64(jnp.inf)]), limit)
-    last = _cells(term, ends[:1], ends[1:], -1)
-    top, above, beyond, _ = (x[0] for x in last)
     tau = top * jnp.maximum(above - beyond - nodes[-1], 0.0) * (1.0 - _allowances.sums(0, 16))
     lowest = (nodes[:-1] <= nodes[0]) & (width > 0.0)
     at_end = jnp.where(lowest, atom, 0.0)

@@ -16,7 +16,7 @@ _RARE = 1e-8  # averages that rare, where delta is made up, do not count
 
 
 def typical(
-    term: Term, steps: jax.Array, log_delta: jax.Array, times: jax.Array
+    known: _average_atoms.Coarse, steps: jax.Array, log_delta: jax.Array, times: jax.Array
 ) -> _average_atoms.Typical:
     """What the average is in each of `times` blocks whose composition makes up a delta (add).
 
@@ -25,7 +25,7 @@ def typical(
     typical average.
     """
     steps, log_delta, times = lax.stop_gradient((steps, log_delta, times))
-    atoms, _ = _average_atoms.coarse(term)
+    atoms = known.atoms
     thetas = _average_atoms.saddle(atoms, steps, None, log_delta, -1) * jnp.asarray(_SHARES)
     m = jax.vmap(lambda theta: _average_atoms.moments(atoms, theta, -1))(thetas)
     exponent = steps * (m.log_norm + thetas * (m.mean - 1.0))

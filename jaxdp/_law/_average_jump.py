@@ -38,7 +38,7 @@ from jax import lax
 
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances
-from jaxdp._law._average_atoms import ENDS, coarse
+from jaxdp._law._average_atoms import ENDS, Coarse
 from jaxdp._law._average_grid import _cells
 from jaxdp._law._intervals import interval_masses
 from jaxdp._law._terms import Masses, Sign, Term
@@ -78,13 +78,13 @@ class Part(NamedTuple):
     end: jax.Array
 
 
-def choose(term: Term, steps: jax.Array, log_delta: jax.Array, s: Sign) -> Jumps:
+def choose(known: Coarse, steps: jax.Array, log_delta: jax.Array, s: Sign) -> Jumps:
     """Large ratios of an average that matter at delta, where two of them do not (a choice).
 
     None where "add" is read (s = -1).
     """
     steps, log_delta = lax.stop_gradient((steps, log_delta))
-    atoms, above = coarse(term)
+    atoms, above = known
     zero = jnp.zeros((1,))
     p = jnp.concatenate([above[1:], zero])
     q = jnp.concatenate([lax.cumsum(jnp.exp(atoms.log_q), reverse=True)[1:], zero])

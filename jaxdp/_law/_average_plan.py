@@ -22,6 +22,7 @@ from jaxdp._law._average_atoms import (
     DEEPEST,
     ENDS,
     Atoms,
+    Coarse,
     Typical,
     coarse,
     far_enough,
@@ -322,6 +323,7 @@ def plan(
     others: jax.Array | None = None,
     rounds: int | jax.Array = ROUNDS,
     limit: jax.Array | None = None,
+    known: Coarse | None = None,
 ) -> AveragePlan:
     """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
 
@@ -329,9 +331,10 @@ def plan(
     more than the query need no place on the lattice (`_average_grid`). Tilted averages below a
     `typical` one are avoided, and rounding matters where ratios count. With s = +1, `others` is how
     many averages this one is composed with, if with nothing else. Of ratios up to a `limit` alone.
+    The coarse law may be `known`.
     """
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
-    atoms, above = coarse(term)
+    atoms, above = coarse(term) if known is None else known
     limit = jnp.float64(jnp.inf) if limit is None else lax.stop_gradient(limit)
     atoms = Atoms(jnp.where(atoms.x <= limit, atoms.log_q, -jnp.inf), atoms.x)
     low, high = support(term)
