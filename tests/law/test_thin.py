@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdp
-from jaxdp._law import _compose, _discretise, _parts, _plan, _query
+from jaxdp._law import _begins, _compose, _discretise, _parts, _plan, _query
 from jaxdp._law._grid import Lattice, align, even_rungs
 from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import Frame
@@ -87,18 +87,18 @@ def test_where_a_coarse_law_begins_and_ends():
     log_p = jnp.log(jnp.array([1e-6, 0.0, 0.5, 0.0, 0.5]))
     loss = jnp.array([-0.22, 0.0, -0.05, 0.0, 0.07])
     ends, cell = jnp.float64(-0.22), jnp.float64(1e-3)
-    low = float(_plan._begins(log_p, loss, ends, cell))
+    low = float(_begins._coarsely(log_p, loss, ends, cell))
     assert -0.05 - 1e-6 < low < -0.05
     heavy = jnp.log(jnp.array([1e-2, 0.0, 0.5, 0.0, 0.5]))
-    assert float(_plan._begins(heavy, loss, ends, cell)) == -0.22
+    assert float(_begins._coarsely(heavy, loss, ends, cell)) == -0.22
     # a bulk within one cell is collapsed to its mean, unless more comes right after it
     loss = jnp.array([-0.22, -0.21999, 0.0, 0.0, 0.5])
     narrow = jnp.log(jnp.array([1e-2, 0.9, 0.0, 0.0, 0.09]))
-    low = float(_plan._begins(narrow, loss, ends, cell))
+    low = float(_begins._coarsely(narrow, loss, ends, cell))
     assert low == pytest.approx(-0.22 + 1e-5 * 0.9 / 0.91, abs=1e-9)
     spread = jnp.array([-0.22, -0.21999, -0.2193, 0.0, 0.5])
     also = jnp.log(jnp.array([1e-2, 0.9, 0.05, 0.0, 0.09]))
-    assert float(_plan._begins(also, spread, ends, cell)) == -0.22
+    assert float(_begins._coarsely(also, spread, ends, cell)) == -0.22
 
     edges = jnp.array([[-3.0, -0.6, 0.5, 2.0]])
     centred = jnp.array([[-4.0, -1.5, 0.0, 0.7, 3.0]])
