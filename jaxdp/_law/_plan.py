@@ -52,9 +52,9 @@ class StepPlan(NamedTuple):
     The cut (its middle, and the distance from it) and the window are relative to the centre. The
     anchor is where the mean ratio of the losses near the median lies: with a node there, losses
     closer together than the lattice's points keep their mean in the law below. `node` is the same
-    for the lattice of one step, which may be far finer. Where one step
-    need not be on a ladder, `even` is the spacing of its nodes, else 0. `low` is where the support
-    begins for the law below, which collapses what is less to that point.
+    for the lattice of one step, which may be far finer. Where one step need not be on a ladder,
+    `even` is the spacing of its nodes, else 0. `low` is where the support begins for the law below,
+    which collapses what is less to that point.
     """
 
     centre: jax.Array
@@ -311,8 +311,9 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
         fine = single[i] & (even * density(size) <= bulk[i]) & (len(terms) == 1)
         extent = jnp.where(fine, _SIGNS * even * (0.5 * size - 4.0), extent)
         cell = (extent[1] - extent[0]) / size
-        near = jax.tree.map(lambda x, i=i: x[i : i + 1], (atoms, log_p))
-        node = jnp.where(single[i], anchors[i], anchors_of(*near, cell)[0])
+        own_atoms = jax.tree.map(lambda x, i=i: x[i : i + 1], atoms)
+        own_anchor = anchors_of(own_atoms, log_p[i : i + 1], cell)[0]
+        node = jnp.where(single[i], anchors[i], own_anchor)
         steps.append(
             StepPlan(
                 means[i],
