@@ -42,17 +42,12 @@ def _ends(m: Mechanism) -> tuple[Any, Any]:
     return _curve.end(m, "remove"), _curve.end(m, "add")
 
 
-def _over(direction: Any, bounds: Callable[[Any], Bounds]) -> Bounds:
-    """The bounds of the direction, the larger ones for both."""
-    each = [bounds(d) for d in ("remove", "add") if direction in (d, "both")]
-    return tuple(functools.reduce(jnp.maximum, side) for side in zip(*each, strict=True))
-
-
 def larger(direction: AnyDirection, value: Callable[[Any], jax.Array]) -> jax.Array:
     """The value of a direction, or of both: the larger; of a flag, "add" or not: that one."""
     if not isinstance(direction, str):
         return jnp.where(direction, value("add"), value("remove"))
-    return _over(direction, lambda d: (value(d),))[0]
+    each = [value(d) for d in ("remove", "add") if direction in (d, "both")]
+    return functools.reduce(jnp.maximum, each)
 
 
 def takes_flag(m: Mechanism) -> bool:

@@ -6,6 +6,7 @@ of t steps (`_subset` has what is below).
 
 import functools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -158,20 +159,26 @@ def averaged_term(
         limit=jumps.limit if jumps else None,
         known=known,
     )
-    averaged = (_above if side > 0 else _below)(term, steps, aim, size, s, jumps, plan)
+    one = _Average(term, steps, aim, size, s, jumps, plan)
+    averaged = _above(one) if side > 0 else _below(one)
     return averaged._replace(count=count, mass_error=_unknown(term))
 
 
-def _below(
-    term: Term,
-    steps: jax.Array,
-    aim: jax.Array,
-    size: int,
-    s: Sign,
-    jumps: _average_jump.Jumps | None,
-    plan: Callable[..., AveragePlan],
-) -> Term:
+class _Average(NamedTuple):
+    """What is averaged, for which log delta and size; what is kept apart ("remove"); its plans."""
+
+    term: Term
+    steps: jax.Array
+    aim: jax.Array
+    size: int
+    s: Sign
+    jumps: _average_jump.Jumps | None
+    plan: Callable[..., AveragePlan]
+
+
+def _below(one: _Average) -> Term:
     """The law below: of one lattice, and large ratios apart ("remove")."""
+    term, steps, aim, size, s, jumps, plan = one
     law = _average.total(term, steps, plan(aim, whole=True), size, s, -1)
     averaged = _average_term.as_term(law, term, s, -1)
     if jumps is None:
@@ -180,19 +187,12 @@ def _below(
     return _average_jump.joined(averaged, part)
 
 
-def _above(
-    term: Term,
-    steps: jax.Array,
-    aim: jax.Array,
-    size: int,
-    s: Sign,
-    jumps: _average_jump.Jumps | None,
-    plan: Callable[..., AveragePlan],
-) -> Term:
+def _above(one: _Average) -> Term:
     """The law above. Of "remove" by several lattices: of the bulk, all of it, the largest ratios.
 
     One lattice that reaches the largest ratios is too coarse for the bulk, where few are composed.
     """
+    term, steps, aim, size, s, jumps, plan = one
 
     def look(log_delta: jax.Array, whole: bool | jax.Array, down: bool | jax.Array):
         rounds = either(s > 0, _ROUNDS, _average_plan.ROUNDS)
@@ -202,8 +202,7 @@ def _above(
         return _average_term.nodes(law, term, s, 1), _average_term.ends(law, term)
 
     if jumps is None:
-        one, ends = look(aim, True, True)
-        return _average_term.of_nodes(one, ends)
+        return _average_term.of_nodes(*look(aim, True, True))
     aims = jnp.stack([share * aim - deeper for share, deeper in _AIMS])
     some = jnp.asarray(s > 0)
     kinds = jnp.asarray(_KINDS) | ~some
