@@ -238,6 +238,7 @@ def _log_delta(
         as_term(step_of(first.mechanism), 1.0),
         *(jnp.asarray(x, jnp.float64) for x in numbers),
         beside=lax.stop_gradient(_gaussian_variance(m)),
+        s=_law.sign_of(direction),
     )
     more = functools.partial(
         _each_side,

@@ -122,6 +122,7 @@ def _tradeoff(
         slope, curves = slopes(middle)
         # where a curve is 1, nothing is known yet; and next to any bound a slope has no digits left
         lost = _LOST * jnp.maximum(curves - failures, 0.0)
+        lost = lost * jnp.stack([jnp.ones(()), jnp.exp(-middle[1])])  # the factor in `_lines`
         rising = (slope + lost > 0.0) | (curves >= 1.0)
         return jnp.where(rising, middle, low), jnp.where(rising, high, middle)
 

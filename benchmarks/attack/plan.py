@@ -82,6 +82,9 @@ def prepared(settings: int, seed: int) -> list[Job]:
     return jobs(settings, seed)
 
 
-def nth(settings: int, seed: int, k: int) -> run.Tally:
-    """One class in a process of its own: jobs are closures, and cannot be sent there."""
-    return attack(prepared(settings, seed)[k], seed)
+def nth(settings: int, seed: int, stop: float, k: int) -> run.Tally | None:
+    """One class in a process of its own: jobs are closures, and cannot be sent there.
+
+    None where it is past the time (of the clock) to stop.
+    """
+    return attack(prepared(settings, seed)[k], seed) if time.time() < stop else None

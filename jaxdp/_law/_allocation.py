@@ -268,7 +268,7 @@ def allocation_log_delta_bounds(
     if count is not None:
         shortest = num_steps[0] if isinstance(num_steps, tuple) else num_steps
         total = sum(count) if isinstance(count, tuple) else count
-        aim = _average_guess.guess_log_delta(term, *_numbers(shortest, epsilon, total))
+        aim = _average_guess.guess_log_delta(term, *_numbers(shortest, epsilon, total), s=s)
         return tuple(
             _query.log_delta_bound(
                 _composed(term, num_steps, count, aim, direction, side, size),

@@ -127,7 +127,7 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: Sign, s
         return jnp.where(beyond, 0.0, _allowances.CHERNOFF * jnp.exp(jnp.minimum(exponent, 0.0)))
 
     beyond = jnp.float64(0.0)
-    floor = plan.floor + moved
+    floor = plan.floor + moved - h  # (a node of large mass may be there, but for rounding)
     if side > 0:
         beyond = outside(1, (first + size) * h)
         last = possible & jnp.concatenate([~possible[1:], jnp.ones((1,), bool)])

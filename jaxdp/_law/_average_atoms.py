@@ -26,6 +26,7 @@ _LEAST_INFORMATION, _LEAST_TILT = 0.1, 0.5
 DEEPEST = -660.0  # log delta: queries farther out are planned for there
 _TILT_RANGE = (1e-14, 1e14)
 _TOP_ALONE = 0.1
+_ABOVE_ZERO = 1.0  # of queries' log delta (add), above what all ratios of 0 make up
 
 
 class Atoms(NamedTuple):
@@ -102,9 +103,11 @@ def _log_part(theta: jax.Array, deviation: jax.Array) -> jax.Array:
 
 
 def log_delta_at(m: Moments, theta: jax.Array, steps: jax.Array, s: Sign) -> jax.Array:
+    """log delta where the tilted mean is, by the normal law; 1 - S/c (add) is 1 at most."""
     exponent = steps * (m.log_norm - s * theta * (m.mean - 1.0))
-    scale = steps * either(s > 0, 1.0, m.mean)
-    return exponent + _log_part(theta, jnp.sqrt(steps) * m.deviation) - jnp.log(scale)
+    scale = steps * either(s > 0, 1.0, jnp.maximum(m.mean, 1e-300))
+    part = _log_part(theta, jnp.sqrt(steps) * m.deviation) - jnp.log(scale)
+    return exponent + either(s > 0, part, jnp.minimum(part, 0.0))
 
 
 def guess(atoms: Atoms, steps: jax.Array, total: jax.Array) -> jax.Array:
@@ -117,6 +120,12 @@ def guess(atoms: Atoms, steps: jax.Array, total: jax.Array) -> jax.Array:
     z = jnp.maximum(gap, 0.0) / deviation
     normal = jnp.log(deviation / steps) - 0.5 * z * z - jnp.log1p(z * z)
     return jnp.maximum(jnp.log(jnp.maximum(one, 1e-300)), normal)
+
+
+def within_reach(atoms: Atoms, steps: jax.Array, log_delta: jax.Array, s: Sign) -> jax.Array:
+    """Of "add" no less than where all ratios are 0: below, there is no tilt to look for."""
+    least = steps * jnp.maximum(atoms.log_q[0], -1e300) + _ABOVE_ZERO
+    return either(s > 0, log_delta, jnp.maximum(log_delta, least))
 
 
 def saddle(

@@ -7,11 +7,12 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp._law import _average_atoms
-from jaxdp._law._terms import Term
+from jaxdp._law._terms import Sign, Term, either, may_add
 
 _SHARES = np.geomspace(1e-4, 1.0, 64)  # of the saddle point's tilt
 _UNTYPICAL = 20.0  # windows of ratios below the typical one count as larger by that power
 _AT_END = 1e-2  # of delta, rounding's mass at the window's end: at X = 0 it is an infinite loss
+_LARGEST = -0.1  # log delta
 _RARE = 1e-8  # averages that rare, where delta is made up, do not count
 
 
@@ -26,6 +27,7 @@ def typical(
     """
     steps, log_delta, times = lax.stop_gradient((steps, log_delta, times))
     atoms = known.atoms
+    log_delta = _average_atoms.within_reach(atoms, steps, log_delta, -1)
     thetas = _average_atoms.saddle(atoms, steps, None, log_delta, -1) * jnp.asarray(_SHARES)
     m = jax.vmap(lambda theta: _average_atoms.moments(atoms, theta, -1))(thetas)
     exponent = steps * (m.log_norm + thetas * (m.mean - 1.0))
@@ -63,7 +65,12 @@ def untypical(typical: _average_atoms.Typical, middle: jax.Array) -> jax.Array:
 
 
 def guess_log_delta(
-    term: Term, steps: jax.Array, epsilon: jax.Array, times: jax.Array, beside: ArrayLike = 0.0
+    term: Term,
+    steps: jax.Array,
+    epsilon: jax.Array,
+    times: jax.Array,
+    beside: ArrayLike = 0.0,
+    s: Sign = 1,
 ):
     """A rough log delta at epsilon of `times` averages: a normal loss, or one large ratio.
 
@@ -74,6 +81,22 @@ def guess_log_delta(
     one = _average_atoms.guess(atoms, steps, steps * jnp.exp(epsilon)) + jnp.log(times)
     near = jnp.where(atoms.x <= 1.0 + steps * jnp.expm1(jnp.abs(epsilon)), atoms.x - 1.0, 0.0)
     variance = jnp.sum(jnp.exp(atoms.log_q) * near * near)
-    deviation = jnp.sqrt(times * jnp.log1p(variance / steps) + beside) + 1e-300
+    spread = jnp.log1p(variance / steps)
+    deviation = jnp.sqrt(times * spread + beside) + 1e-300
     z = jnp.maximum(epsilon / deviation - 0.5 * deviation, 0.0)
-    return jnp.maximum(one, jnp.log(deviation) - 0.5 * z * z - jnp.log1p(z * z) - 1.0)
+    normal = -0.5 * z * z - jnp.log1p(z * z)
+    if may_add(s):
+        small = jnp.where(beside > 0.0, -jnp.inf, _of_small_ratios(atoms, steps, epsilon, times))
+        normal = jnp.maximum(normal, either(s > 0, -jnp.inf, small))
+    return jnp.minimum(jnp.maximum(one, jnp.log(deviation) + normal - 1.0), _LARGEST)
+
+
+def _of_small_ratios(
+    atoms: _average_atoms.Atoms, steps: jax.Array, epsilon: jax.Array, times: jax.Array
+) -> jax.Array:
+    """log Q of averages of a loss epsilon / times each, as many: a tilt's information."""
+    ratio = jnp.exp(-jnp.maximum(epsilon, 0.0) / times)
+    theta = _average_atoms.saddle(atoms, steps, -steps * ratio, None, -1)
+    m = _average_atoms.moments(atoms, theta, -1)
+    information = steps * (m.log_norm + theta * (m.mean - 1.0))
+    return jnp.where(m.mean < 1.1 * ratio, times * jnp.minimum(information, 0.0), -jnp.inf)

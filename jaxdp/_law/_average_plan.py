@@ -33,11 +33,12 @@ from jaxdp._law._average_atoms import (
     moments,
     saddle,
     shortfall,
+    within_reach,
 )
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_grid import support
 from jaxdp._law._average_guess import untypical, where_seen
-from jaxdp._law._terms import Sign, Term, either, may_remove
+from jaxdp._law._terms import Sign, Term, either, may_add, may_remove
 
 _SMALLEST = -705.0  # log of a P-mass that is still a number
 # The tilts tried, in units of the saddle point's: smaller ones put less weight on large ratios.
@@ -161,6 +162,14 @@ def _at(common: _Choice, query: _Query, s: Sign, points: jax.Array) -> AveragePl
 
     def try_tilt(theta: jax.Array) -> tuple[AveragePlan, jax.Array]:
         m = moments(atoms, theta, s)
+        log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
+        # On the add side large ratios hardly count: they may be moved back, or dropped.
+        heavy = lax.cumsum(jnp.exp(log_weight), reverse=True) > _WINDOW / steps
+        there = either(s > 0, atoms.log_q > -jnp.inf, heavy)
+        top = jnp.minimum(highest, jnp.max(jnp.where(there, atoms.x, 0.0)) * 1.05)
+        top = jnp.where(1.1 * top >= common.limit, common.limit, top)  # (there is no mass between)
+        if may_add(s):
+            m = either(s > 0, m, moments(Atoms(atoms.log_q, jnp.minimum(atoms.x, top)), theta, s))
         deviation = jnp.maximum(jnp.sqrt(steps) * m.deviation, 1e-15 * steps)
         centre = s * steps * m.mean
         # delta in units of the largest z e^{-theta z}, what a stray mass 1 would cost
@@ -168,12 +177,6 @@ def _at(common: _Choice, query: _Query, s: Sign, points: jax.Array) -> AveragePl
         log_cost += jnp.log(theta) + 1.0
         log_window = jnp.log(either(s > 0, either(whole, _WINDOW_OF_WHOLE, _WINDOW), _WINDOW))
         log_mass = jnp.minimum(log_cost + log_window, -2.0)
-        log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
-        # On the add side large ratios hardly count: they may be moved back, or dropped.
-        heavy = lax.cumsum(jnp.exp(log_weight), reverse=True) > _WINDOW / steps
-        there = either(s > 0, atoms.log_q > -jnp.inf, heavy)
-        top = jnp.minimum(highest, jnp.max(jnp.where(there, atoms.x, 0.0)) * 1.05)
-        top = jnp.where(1.1 * top >= common.limit, common.limit, top)  # (there is no mass between)
         light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
         cut = jnp.max(jnp.where(light, atoms.x, 0.0))
         log_weight = jnp.where(atoms.x <= top, log_weight, -jnp.inf)
@@ -337,6 +340,7 @@ def plan(
     atoms, above = coarse(term) if known is None else known
     limit = jnp.float64(jnp.inf) if limit is None else lax.stop_gradient(limit)
     atoms = Atoms(jnp.where(atoms.x <= limit, atoms.log_q, -jnp.inf), atoms.x)
+    log_delta = None if log_delta is None else within_reach(atoms, steps, log_delta, s)
     low, high = support(term)
     high = jnp.minimum(high, limit)
     largest = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
