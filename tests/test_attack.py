@@ -145,6 +145,18 @@ def test_a_tradeoff_at_a_deep_rate_is_not_lost_where_the_curve_is_flat(name):
     assert 1 - 1e-14 < float(jaxdp.tradeoff(STEEP[name](), 1e-300)) <= 1
 
 
+def test_a_tradeoff_whose_kink_lies_before_a_rare_outcome():
+    """Breaks when digits are taken for lost that a line of a small slope e^-l still has.
+
+    Below the first kink the curve is flat for 54 e-folds; 8e-26 was read at the second for .0127.
+    """
+    p = [0.02670834287811248, 1.3e-43, 0.0, 4.4e-27, 0.9732916571218875]
+    q = [0.729492216535568, 0.0, 0.1345986235202872, 0.019675974836419922, 0.11623318510772501]
+    truth = p[0] * (1.0 - (0.5 - q[4]) / q[0])
+    got = float(jaxdp.tradeoff(jaxdp.FinitePair(p, q), 0.5))
+    assert truth * (1.0 - 1e-9) < got <= truth * (1.0 + 1e-14)
+
+
 @pytest.mark.parametrize(
     ("p", "q", "alpha"),
     [

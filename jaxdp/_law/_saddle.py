@@ -38,8 +38,8 @@ _PILOT_LADDERS = ladder(24, 2**42), ladder(8, 2**42)
 _END_LADDERS = tuple(x[x > 0.0] for x in (ladder(8, 2**36), ladder(4, 2**36)))
 AT_A_TIME = 8  # of a family's terms
 _FEW = 32  # rows of atoms
-_TILT_RANGE = (1e-3, 1e3)
-_BISECTIONS = 12
+_TILT_RANGE = (1e-3, 1e6)
+_BISECTIONS = 13
 # Where delta is next to nothing, an estimate stops where a double still holds it.
 _LEAST_LOG_DELTA = -600.0
 _PRECISION = np.log(_TILT_RANGE[1] / _TILT_RANGE[0]) / 2**_BISECTIONS  # of a tilt's log

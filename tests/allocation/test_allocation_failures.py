@@ -100,6 +100,16 @@ def test_one_epoch_is_enumerated(direction):
     _check(_allocation(rows, 1), rows, direction, 2e-2)
 
 
+def test_few_epochs_of_few_steps_are_bracketed_narrowly():
+    """Breaks when a plan looks for an average rarer than that of steps which all fail.
+
+    And when it takes rare large ratios for nothing, or the bound below loses its first node, which
+    here holds most of the law: bounds then were the failure's alone, or nearly 1.
+    """
+    rows = [(PAIRS[0], 3, 2), (PAIRS[1], 6, 2), (PAIRS[4], 6, 2), (PAIRS[7], 3, 3)]
+    _check(_allocation(rows, np.array([[float(n)] for *_, n in rows])), rows, "add", 2e-2)
+
+
 @pytest.mark.slow
 def test_epochs_are_enumerated():
     """Breaks when composed averages fail with another probability than 1 - (1 - f^t)^n."""
