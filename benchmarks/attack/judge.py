@@ -151,6 +151,8 @@ def epsilon_bounds(direction):
     def judge(law, d, answers, slack):
         if bad(answers):
             return "nan", ""
+        if d < law.least:
+            return None
         low, high = answers
         slack = max(mpf(slack), ROUNDING)
 

@@ -42,6 +42,8 @@ class Law:
         """`h`, with the mass at infinity for an infinite a."""
         return self.infinite(reverse) if a == mp.inf else self.h(a, reverse)
 
+    least = ZERO  # the deltas from which on epsilon is known
+
     def infinite(self, reverse: bool) -> mpf:
         """The mass of P that Q does not cover."""
         return ZERO
@@ -124,6 +126,8 @@ class Pair(Law):
 
 class Cut(Pair):
     """A pair of infinite vectors, cut far below any float: orders are known up to 16."""
+
+    least = mpf("1e-320")
 
     def renyi(self, alpha, reverse):
         """What large orders weigh most may lie beyond the cut."""

@@ -38,11 +38,13 @@ _PILOT_LADDERS = ladder(24, 2**42), ladder(8, 2**42)
 _END_LADDERS = tuple(x[x > 0.0] for x in (ladder(8, 2**36), ladder(4, 2**36)))
 AT_A_TIME = 8  # of a family's terms
 _FEW = 32  # rows of atoms
-_TILT_RANGE = (1e-3, 1e6)
+# Of tilts that are tried: from where the largest loss, or a deviation, has next to no weight more
+# than others, to where a tail is seen that is a millionth of a deviation.
+_TILT_RANGE, _LARGEST_TILT = (1e-3, 1e6), 1e12
 _BISECTIONS = 13
 # Where delta is next to nothing, an estimate stops where a double still holds it.
 _LEAST_LOG_DELTA = -600.0
-_PRECISION = np.log(_TILT_RANGE[1] / _TILT_RANGE[0]) / 2**_BISECTIONS  # of a tilt's log
+_PRECISION = np.log(_LARGEST_TILT / 1e-5) / 2**_BISECTIONS  # of a tilt's log, or better
 # log of how many losses are to be expected beyond a cut: more than log delta, and times log delta.
 _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
 _LARGE_LEVELS = np.array([0.85, 0.7, 0.55])
@@ -206,6 +208,8 @@ def _bisect(
     first, as its deviation tells where tilts are to be sought: one program for all.
     """
 
+    farthest = jnp.max(jnp.where(atoms.log_p > -jnp.inf, jnp.abs(atoms.loss), 0.0))
+
     def halve(i: jax.Array, state: tuple) -> tuple:
         low, high, middle, zero, _, before = state
         theta = jnp.exp(middle)
@@ -214,9 +218,11 @@ def _bisect(
         zero = jax.tree.map(lambda new, old: jnp.where(first, new, old), tilted, zero)
         found = at(theta, tilted, zero)
         more = too_low(found) & ~first
-        scale = -jnp.log(zero.deviation)
-        low = jnp.where(more, middle, jnp.where(first, scale + np.log(_TILT_RANGE[0]), low))
-        high = jnp.where(first, scale + np.log(_TILT_RANGE[1]), jnp.where(more, high, middle))
+        least = np.log(_TILT_RANGE[0]) - jnp.log(jnp.maximum(zero.deviation, farthest))
+        most = np.log(_TILT_RANGE[1]) - jnp.log(zero.deviation)
+        most = jnp.minimum(most, np.log(_LARGEST_TILT))
+        low = jnp.where(more, middle, jnp.where(first, least, low))
+        high = jnp.where(first, most, jnp.where(more, high, middle))
         last = theta, found
         before = jax.tree.map(lambda new, old: jnp.where(more | first, new, old), last, before)
         return low, high, 0.5 * (low + high), zero, last, before
