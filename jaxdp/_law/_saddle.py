@@ -207,7 +207,6 @@ def _bisect(
     `at` is given a tilt, the law there, and the law at tilt 0. That is what the loop looks at
     first, as its deviation tells where tilts are to be sought: one program for all.
     """
-
     farthest = jnp.max(jnp.where(atoms.log_p > -jnp.inf, jnp.abs(atoms.loss), 0.0))
 
     def halve(i: jax.Array, state: tuple) -> tuple:
