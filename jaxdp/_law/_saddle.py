@@ -179,6 +179,13 @@ def log_tail(theta: jax.Array, deviation: jax.Array) -> jax.Array:
     return jnp.log(drop) - 0.5 * jnp.log(2 * jnp.pi)
 
 
+def _log_sure(mean: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """log delta, at least about, where the mean loss is above epsilon: no tilt shows that."""
+    over = mean - epsilon
+    some = over > 0.0
+    return jnp.where(some, jnp.log(-0.5 * jnp.expm1(-jnp.where(some, over, 1.0))), -jnp.inf)
+
+
 class Tilted(NamedTuple):
     """The composition at a tilt: sum n K - theta eps, the mean and the deviation of its law."""
 
@@ -272,6 +279,7 @@ def _one_cut(
     if epsilon is not None:
         theta, (law, zero) = tilt_for(bulk, epsilon)
         rest = law.exponent + log_tail(theta, law.deviation)
+        rest = jnp.maximum(rest, _log_sure(zero.mean, epsilon))
         return jnp.logaddexp(rest, jnp.log(jumps(epsilon, zero)))
 
     def value(theta: jax.Array, law: Tilted, zero: Tilted) -> tuple[Tilted, jax.Array, Tilted]:
@@ -325,7 +333,9 @@ def _scale_and_reach(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, jax.A
         return jnp.where(some, reach, mean), value
 
     mean, value = jax.vmap(one)(jnp.array([False, True]))
-    return jnp.minimum(value[0], -1e-3), mean[1]
+    untilted = _tilted(atoms, jnp.float64(0.0), None).mean
+    scale = jnp.maximum(value[0], _log_sure(untilted, epsilon))
+    return jnp.minimum(scale, -1e-3), mean[1]
 
 
 def estimate(
@@ -356,12 +366,13 @@ def saddle_point(terms: Terms, epsilon: jax.Array) -> jax.Array:
     (A step of Newton's method polishes the tilt.)
     """
     atoms, epsilon = lax.stop_gradient((coarse_atoms(terms, rough=True), epsilon))
-    theta, (law, _) = tilt_for(atoms, epsilon)
+    theta, (law, zero) = tilt_for(atoms, epsilon)
     step = (epsilon - law.mean) / jnp.maximum(law.deviation**2, 1e-24)
     after = theta + jnp.clip(step, -0.1 * theta, 0.1 * theta)
     polished = _tilted(atoms, after, epsilon)
     value = polished.exponent + log_tail(after, polished.deviation)
     value = jnp.minimum(value, law.exponent + log_tail(theta, law.deviation))
+    value = jnp.maximum(value, _log_sure(zero.mean, epsilon))
     return jnp.minimum(value, -1e-300)
 
 
