@@ -19,6 +19,8 @@ ZERO, ONE = mpf(0), mpf(1)
 class Law:
     """A pair of distributions, known by its hockey-stick curve."""
 
+    least = ZERO  # the deltas from which on epsilon is known
+
     def h(self, a: mpf, reverse: bool) -> mpf:
         """H_a(P||Q), or H_a(Q||P)."""
         raise NotImplementedError
@@ -41,8 +43,6 @@ class Law:
     def at(self, a: mpf, reverse: bool) -> mpf:
         """`h`, with the mass at infinity for an infinite a."""
         return self.infinite(reverse) if a == mp.inf else self.h(a, reverse)
-
-    least = ZERO  # the deltas from which on epsilon is known
 
     def infinite(self, reverse: bool) -> mpf:
         """The mass of P that Q does not cover."""

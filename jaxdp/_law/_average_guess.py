@@ -81,8 +81,7 @@ def guess_log_delta(
     one = _average_atoms.guess(atoms, steps, steps * jnp.exp(epsilon)) + jnp.log(times)
     near = jnp.where(atoms.x <= 1.0 + steps * jnp.expm1(jnp.abs(epsilon)), atoms.x - 1.0, 0.0)
     variance = jnp.sum(jnp.exp(atoms.log_q) * near * near)
-    spread = jnp.log1p(variance / steps)
-    deviation = jnp.sqrt(times * spread + beside) + 1e-300
+    deviation = jnp.sqrt(times * jnp.log1p(variance / steps) + beside) + 1e-300
     z = jnp.maximum(epsilon / deviation - 0.5 * deviation, 0.0)
     normal = -0.5 * z * z - jnp.log1p(z * z)
     if may_add(s):
