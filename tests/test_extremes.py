@@ -133,3 +133,16 @@ def test_small_noise_at_small_rates_is_bracketed_narrowly():
     lower, upper = map(np.asarray, jaxdp.epsilon_bounds(run, delta))
     assert np.all(lower <= upper)
     assert np.all(upper - lower <= 1e-3 * upper)
+
+
+def test_a_narrow_tail_beside_a_large_atom_is_bracketed_narrowly():
+    """Breaks when tilts are sought up to a thousand times the inverse deviation alone.
+
+    Half of P is at the Laplace noise's largest loss, .92950; delta is made up by what two rare
+    samples add to it, some 1e-3. The upper bound was .9934, or 8.27 on a finer lattice, for .93077.
+    """
+    rare = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(2.94923), 2.38e-4), 2)
+    m = jaxdp.Composed([rare, jaxdp.Laplace(1.07585)])
+    low, high = (float(x) for x in jaxdp.epsilon_bounds(m, 1.95e-12))
+    assert 0.9307 < low <= high < 0.9308
+    assert high - low < 1e-6

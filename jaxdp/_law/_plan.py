@@ -31,6 +31,10 @@ _LEAST_SHARE = 0.03
 # Where delta is less than e^-_SEEN of what it could be at its tilt (most are above e^_TYPICAL), up
 # to so many times as much goes.
 _SEEN, _MORE, _TYPICAL = 8.0, 1e3, -5.0
+# Where epsilon is so near the largest loss, or its tilt so many inverse deviations, a gentler one
+# is tried: at it the law is known farther from epsilon.
+_NEAR_END, _STEEP = 0.97, 1e3
+_GENTLER = 0.25 ** np.arange(9.0)
 # Losses beyond so many deviations of the rest count as rare and large.
 _BULK = 60.0
 _BULK_ROUNDS = 8
@@ -182,10 +186,19 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
         loss = given.loss.at[:, :-1].set(jnp.where(last, edges, given.loss[:, :-1]))
         # An epsilon beyond all that is kept is read from a law planned within it.
         beyond = jnp.sum(used * highest)
-        at = jnp.where(centre < beyond, centre, 0.97 * beyond)
-        saddle, (law, _) = _saddle.tilt_for(given._replace(log_p=log_p, loss=loss), at)
+        at = jnp.where(centre < beyond, centre, _NEAR_END * beyond)
+        kept = given._replace(log_p=log_p, loss=loss)
+        saddle, (law, zero) = _saddle.tilt_for(kept, at)
         # How much of the kernel's supremum delta is there.
         log_seen = log_answer - law.exponent - log_price(saddle)
+        # A steeper tilt than needed knows next to nothing of losses below.
+        tilts = saddle * _GENTLER
+        exponents = _saddle.each_of(lambda t: _saddle.exponent(kept, t, at), tilts, used.size)
+        seen = log_answer - exponents - log_price(tilts)
+        steep = (centre > _NEAR_END * beyond) | (saddle * zero.deviation > _STEEP)
+        least = jnp.argmin(jnp.where(seen > -_SEEN, tilts, jnp.inf))
+        saddle = jnp.where(steep, tilts[least], saddle)
+        log_seen = jnp.where(steep, seen[least], log_seen)
         share = np.log(tolerated) + jnp.clip(-log_seen - _SEEN, 0.0, np.log(_MORE))
         return jnp.maximum(share, log_share), highest, log_p, loss, at, saddle, log_seen
 

@@ -38,11 +38,13 @@ _PILOT_LADDERS = ladder(24, 2**42), ladder(8, 2**42)
 _END_LADDERS = tuple(x[x > 0.0] for x in (ladder(8, 2**36), ladder(4, 2**36)))
 AT_A_TIME = 8  # of a family's terms
 _FEW = 32  # rows of atoms
-_TILT_RANGE = (1e-3, 1e3)
-_BISECTIONS = 12
+# Of tilts that are tried: from where the largest loss, or a deviation, has next to no weight more
+# than others, to where a tail is seen that is a millionth of a deviation.
+_TILT_RANGE, _LARGEST_TILT = (1e-3, 1e6), 1e12
+_BISECTIONS = 13
 # Where delta is next to nothing, an estimate stops where a double still holds it.
 _LEAST_LOG_DELTA = -600.0
-_PRECISION = np.log(_TILT_RANGE[1] / _TILT_RANGE[0]) / 2**_BISECTIONS  # of a tilt's log
+_PRECISION = np.log(_LARGEST_TILT / 1e-5) / 2**_BISECTIONS  # of a tilt's log, or better
 # log of how many losses are to be expected beyond a cut: more than log delta, and times log delta.
 _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
 _LARGE_LEVELS = np.array([0.85, 0.7, 0.55])
@@ -177,6 +179,13 @@ def log_tail(theta: jax.Array, deviation: jax.Array) -> jax.Array:
     return jnp.log(drop) - 0.5 * jnp.log(2 * jnp.pi)
 
 
+def _log_sure(mean: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """log delta, at least about, where the mean loss is above epsilon: no tilt shows that."""
+    over = mean - epsilon
+    some = over > 0.0
+    return jnp.where(some, jnp.log(-0.5 * jnp.expm1(-jnp.where(some, over, 1.0))), -jnp.inf)
+
+
 class Tilted(NamedTuple):
     """The composition at a tilt: sum n K - theta eps, the mean and the deviation of its law."""
 
@@ -193,6 +202,11 @@ def _tilted(atoms: Atoms, theta: jax.Array, epsilon: jax.Array | None) -> Tilted
     return Tilted(jnp.sum(atoms.count * m.log_norm) - theta * at, mean, deviation)
 
 
+def exponent(atoms: Atoms, theta: jax.Array, epsilon: jax.Array) -> jax.Array:
+    """Log of E_P e^{theta (L - epsilon)} of the composition."""
+    return _tilted(atoms, theta, epsilon).exponent
+
+
 def _bisect(
     atoms: Atoms,
     epsilon: jax.Array | None,
@@ -205,6 +219,7 @@ def _bisect(
     `at` is given a tilt, the law there, and the law at tilt 0. That is what the loop looks at
     first, as its deviation tells where tilts are to be sought: one program for all.
     """
+    farthest = jnp.max(jnp.where(atoms.log_p > -jnp.inf, jnp.abs(atoms.loss), 0.0))
 
     def halve(i: jax.Array, state: tuple) -> tuple:
         low, high, middle, zero, _, before = state
@@ -214,9 +229,11 @@ def _bisect(
         zero = jax.tree.map(lambda new, old: jnp.where(first, new, old), tilted, zero)
         found = at(theta, tilted, zero)
         more = too_low(found) & ~first
-        scale = -jnp.log(zero.deviation)
-        low = jnp.where(more, middle, jnp.where(first, scale + np.log(_TILT_RANGE[0]), low))
-        high = jnp.where(first, scale + np.log(_TILT_RANGE[1]), jnp.where(more, high, middle))
+        least = np.log(_TILT_RANGE[0]) - jnp.log(jnp.maximum(zero.deviation, farthest))
+        most = np.log(_TILT_RANGE[1]) - jnp.log(zero.deviation)
+        most = jnp.minimum(most, np.log(_LARGEST_TILT))
+        low = jnp.where(more, middle, jnp.where(first, least, low))
+        high = jnp.where(first, most, jnp.where(more, high, middle))
         last = theta, found
         before = jax.tree.map(lambda new, old: jnp.where(more | first, new, old), last, before)
         return low, high, 0.5 * (low + high), zero, last, before
@@ -267,6 +284,7 @@ def _one_cut(
     if epsilon is not None:
         theta, (law, zero) = tilt_for(bulk, epsilon)
         rest = law.exponent + log_tail(theta, law.deviation)
+        rest = jnp.maximum(rest, _log_sure(zero.mean, epsilon))
         return jnp.logaddexp(rest, jnp.log(jumps(epsilon, zero)))
 
     def value(theta: jax.Array, law: Tilted, zero: Tilted) -> tuple[Tilted, jax.Array, Tilted]:
@@ -320,7 +338,9 @@ def _scale_and_reach(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, jax.A
         return jnp.where(some, reach, mean), value
 
     mean, value = jax.vmap(one)(jnp.array([False, True]))
-    return jnp.minimum(value[0], -1e-3), mean[1]
+    untilted = _tilted(atoms, jnp.float64(0.0), None).mean
+    scale = jnp.maximum(value[0], _log_sure(untilted, epsilon))
+    return jnp.minimum(scale, -1e-3), mean[1]
 
 
 def estimate(
@@ -351,12 +371,13 @@ def saddle_point(terms: Terms, epsilon: jax.Array) -> jax.Array:
     (A step of Newton's method polishes the tilt.)
     """
     atoms, epsilon = lax.stop_gradient((coarse_atoms(terms, rough=True), epsilon))
-    theta, (law, _) = tilt_for(atoms, epsilon)
+    theta, (law, zero) = tilt_for(atoms, epsilon)
     step = (epsilon - law.mean) / jnp.maximum(law.deviation**2, 1e-24)
     after = theta + jnp.clip(step, -0.1 * theta, 0.1 * theta)
     polished = _tilted(atoms, after, epsilon)
     value = polished.exponent + log_tail(after, polished.deviation)
     value = jnp.minimum(value, law.exponent + log_tail(theta, law.deviation))
+    value = jnp.maximum(value, _log_sure(zero.mean, epsilon))
     return jnp.minimum(value, -1e-300)
 
 
