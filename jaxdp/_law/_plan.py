@@ -196,9 +196,9 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
         exponents = _saddle.each_of(lambda t: _saddle.exponent(kept, t, at), tilts, used.size)
         seen = log_answer - exponents - log_price(tilts)
         steep = (centre > _NEAR_END * beyond) | (saddle * zero.deviation > _STEEP)
-        least = jnp.argmin(jnp.where(seen > -_SEEN, tilts, jnp.inf))
-        saddle = jnp.where(steep, tilts[least], saddle)
-        log_seen = jnp.where(steep, seen[least], log_seen)
+        least = jnp.min(jnp.where(seen > -_SEEN, tilts, saddle))
+        log_seen = jnp.where(steep, jnp.max(seen, where=tilts == least, initial=-jnp.inf), log_seen)
+        saddle = jnp.where(steep, least, saddle)
         share = np.log(tolerated) + jnp.clip(-log_seen - _SEEN, 0.0, np.log(_MORE))
         return jnp.maximum(share, log_share), highest, log_p, loss, at, saddle, log_seen
 
