@@ -1,6 +1,7 @@
 """Dependencies run downwards only, and importing the library has no side effects."""
 
 import ast
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -264,3 +265,14 @@ print(json.dumps({
         [sys.executable, "-c", code, *extras], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert json.loads(done.stdout) == {"flags": [], "x64": False, "extras": []}
+
+
+def test_every_choice_of_the_ablation_exists():
+    """Breaks when a constant that the ablation varies is renamed or moves away."""
+    path = ROOT / "benchmarks" / "ablation.py"
+    spec = importlib.util.spec_from_file_location("ablation", path)
+    ablation = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = ablation  # where dataclasses look for it
+    spec.loader.exec_module(ablation)
+    for choice in ablation.CHOICES:
+        assert len(list(choice.values())) >= 2
