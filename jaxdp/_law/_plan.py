@@ -17,24 +17,11 @@ from jaxdp._law import _saddle
 from jaxdp._law._begins import anchors as anchors_of
 from jaxdp._law._begins import begins, log_sum_exp
 from jaxdp._law._grid import density, rungs
-from jaxdp._law._saddle import Moments, log_price, moments
-from jaxdp._law._terms import Family, Terms
+from jaxdp._law._plan_tilt import TiltedLaw, coarse_number, tilted
+from jaxdp._law._saddle import Atoms
+from jaxdp._law._terms import Family, Term, Terms
 
-# How many deviations below the saddle point's the mean is put: that costs the FFT a factor of a few
-# and suppresses losses much larger than a deviation, which hardly count for delta, exponentially.
-_UNDERTILT = 0.75
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
-# What windows and truncation may cost, relative to delta: that up to so many points, then less in
-# proportion; to this share where epsilon, far below a deviation, moves by more of itself.
-_TOLERANCE, _POINTS = 1e-6, 16384
-_LEAST_SHARE = 0.03
-# Where delta is less than e^-_SEEN of what it could be at its tilt (most are above e^_TYPICAL), up
-# to so many times as much goes.
-_SEEN, _MORE, _TYPICAL = 8.0, 1e3, -5.0
-# Where epsilon is so near the largest loss, or its tilt so many inverse deviations, a gentler one
-# is tried: at it the law is known farther from epsilon.
-_NEAR_END, _STEEP = 0.97, 1e3
-_GENTLER = 0.25 ** np.arange(9.0)
 # Losses beyond so many deviations of the rest count as rare and large.
 _BULK = 60.0
 _BULK_ROUNDS = 8
@@ -94,11 +81,6 @@ class Plan(NamedTuple):
     steps: tuple[StepPlan | FamilyPlan, ...]
 
 
-def _coarse(x: jax.Array) -> jax.Array:
-    """A positive number, to 3%."""
-    return jnp.exp(jnp.round(16.0 * jnp.log(x)) / 16.0)
-
-
 def _chernoff_edge(
     log_mgf: jax.Array, tilts: jax.Array, log_mass: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
@@ -124,7 +106,7 @@ def _bulk(weight: jax.Array, centred: jax.Array, mean: jax.Array) -> tuple[jax.A
     def narrow(_, deviation: jax.Array) -> jax.Array:
         near = jnp.abs(centred) < _BULK * deviation[:, None]
         square = jnp.sum(jnp.where(near, weight, 0.0) * centred**2, axis=-1)
-        return _coarse(jnp.maximum(jnp.sqrt(square), least))
+        return coarse_number(jnp.maximum(jnp.sqrt(square), least))
 
     whole = jnp.full(weight.shape[:1], jnp.inf)
     deviation = lax.fori_loop(0, _BULK_ROUNDS, narrow, whole)
@@ -151,196 +133,156 @@ def _within(
     return jnp.where(some, log_p, -jnp.inf), reach
 
 
-def _tops(terms: Terms) -> jax.Array:
-    """Per term, the largest finite loss (not of families: infinity)."""
-    tops = [
-        jnp.full((t.number,), jnp.inf)
-        if isinstance(t, Family)
-        else jnp.asarray(t.support[1], jnp.float64)[None]
-        for t in terms
-    ]
-    return jnp.concatenate(tops)
+Reach = tuple[jax.Array, jax.Array]  # how far down and up every cell counts
+
+
+def _log_mgf(log_weight: jax.Array, tilts: jax.Array, rows: np.ndarray, reach: Reach) -> jax.Array:
+    """Per term of these rows, at each of its tilts: (..., terms, tilts)."""
+    low, high = reach[0][rows], reach[1][rows]
+
+    def one(t: jax.Array) -> jax.Array:
+        return log_sum_exp(log_weight + jnp.maximum(t[:, None] * low, t[:, None] * high))
+
+    return jnp.moveaxis(_saddle.each_of(one, tilts.T, rows.size), 0, -1)
+
+
+class _Window(NamedTuple):
+    """That of the whole law; per term its bulk, and which losses count as rare, beyond a cut."""
+
+    ends: jax.Array
+    chernoff: jax.Array
+    bulk: jax.Array
+    cut: jax.Array
+    rare: jax.Array
+
+
+def _window(law: TiltedLaw) -> _Window:
+    count, mean, deviation, centre = law.atoms.count, law.mean, law.deviation, law.centre
+    base = jnp.asarray(_CHERNOFF_TILTS)
+    each = jnp.ones((count.shape[0], 1))
+    tilts = base / deviation
+    both = jnp.concatenate([-tilts, tilts])
+    bulk, cut = _bulk(jnp.exp(law.log_p), law.centred, law.m.mean)
+    rare = jnp.abs(law.centred) >= cut[:, None]
+    # (`_parts` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
+    every = np.arange(count.shape[0])
+    apart = jnp.where(jnp.stack([rare, ~rare]), -jnp.inf, law.log_p)
+    most, some = _log_mgf(apart, each * both, every, (law.centred, law.reaching))
+    total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)
+    # Below, and above: what lies a window's width beyond epsilon wraps around to beyond it.
+    (below, above), chernoff = _chernoff_edge(
+        jnp.stack([total[: base.size], total[base.size :]]), tilts, law.log_mass
+    )
+    # g itself falls like e^{-theta y} above.
+    low = jnp.minimum(mean - below, centre - 4.0 * deviation)
+    most = centre - (jnp.log(law.tolerated) + law.log_value) / law.theta
+    high = jnp.minimum(mean + above, most)
+    high = jnp.maximum(
+        jnp.maximum(high, low + 8.0 * deviation), low + mean + above - centre + law.margin
+    )
+    unit = 0.25 * deviation
+    ends = unit * jnp.stack([jnp.floor(low / unit), jnp.ceil(high / unit)])
+    return _Window(ends, chernoff, bulk, cut, rare)
+
+
+class _Blocks(NamedTuple):
+    """Per term: inner^outer * rest steps, in a single stage or two, and the cut of rare losses.
+
+    And the deviation of an inner block, the centre and the anchor of a step.
+    """
+
+    single: jax.Array
+    inner: jax.Array
+    outer: jax.Array
+    rest: jax.Array
+    cut: jax.Array
+    kept: jax.Array
+    reach: Reach
+    unit: jax.Array
+    centre: jax.Array
+    anchor: jax.Array
+
+
+def _blocks(law: TiltedLaw, window: _Window, size: int) -> _Blocks:
+    log_p, mean = law.log_p, law.m.mean
+    low, high = window.ends
+    whole = jnp.round(law.used)
+    single = (high - low) / size < window.bulk / _BULK_POINTS
+    jumps = law.used * jnp.sum(jnp.where(window.rare, jnp.exp(log_p), 0.0), axis=-1)
+    few = (whole <= _FEW_STEPS) & (jumps > _FEW_JUMPS[0]) & (jumps < _FEW_JUMPS[1])
+    root = jnp.maximum(jnp.floor(jnp.sqrt(whole)), _LEAST_BLOCK)
+    inner = jnp.where(single | few | (whole < 2.0 * _LEAST_BLOCK), whole, root)
+    cut = jnp.where(single, jnp.inf, window.cut)
+    outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
+    rest = whole - inner * outer
+    edges = law.atoms.edges - mean[:, None]
+    kept, reach = _within(edges, law.centred, law.reaching, log_p, cut[:, None])
+    units = jnp.sqrt(inner) * window.bulk
+    # Moving the centre moves the middle of the inner fold, by an eighth of its deviation at most.
+    grain = 0.25 * units / inner
+    centres = grain * jnp.round(mean / grain)
+    anchors = anchors_of(law.atoms, log_p, (high - low) / size)
+    return _Blocks(single, inner, outer, rest, cut, kept, reach, units, centres, anchors)
+
+
+def _step_plan(
+    term: Term,
+    i: int,
+    given: Atoms,
+    law: TiltedLaw,
+    window: _Window,
+    blocks: _Blocks,
+    value: jax.Array,
+    size: int,
+) -> StepPlan:
+    """That of the i-th term; `value` is the log mgf of an inner block at tilts of both signs."""
+    bulk, unit, centre = window.bulk[i], blocks.unit[i], blocks.centre[i]
+    log_mass = law.log_mass - jnp.log(blocks.outer[i])
+    reach, tilt = _chernoff_edge(value, jnp.asarray(_CHERNOFF_TILTS) / unit, log_mass)
+    extent = _SIGNS * coarse_number(1.04 * (jnp.maximum(reach, 0.0) + 0.125 * unit))
+    # Few steps: as many nodes without gaps are as fine as a ladder is about its middle.
+    even = (jnp.max(jnp.abs(extent)) + bulk) / (rungs(size).size // 2 - 2)
+    alone = law.used.size == 1
+    fine = blocks.single[i] & (even * density(size) <= bulk) & alone
+    extent = jnp.where(fine, _SIGNS * even * (0.5 * size - 4.0), extent)
+    cell = (extent[1] - extent[0]) / size
+    own_atoms = jax.tree.map(lambda x: x[i : i + 1], law.atoms)
+    own_anchor = anchors_of(own_atoms, law.log_p[i : i + 1], cell)[0]
+    return StepPlan(
+        centre,
+        blocks.anchor[i],
+        jnp.where(blocks.single[i], blocks.anchor[i], own_anchor),
+        blocks.inner[i],
+        blocks.outer[i],
+        blocks.rest[i],
+        (law.m.mean[i] - centre, blocks.cut[i]),
+        extent,
+        tilt,
+        (law.lowest[i], law.highest[i]),
+        jnp.where(fine, even, 0.0),
+        begins(term, given.log_p[i], given.loss[i], cell),
+    )
 
 
 def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, size: int) -> Plan:
     """Choose for a given epsilon, or for a given log delta (one of them None)."""
     epsilon, log_delta, given = lax.stop_gradient((epsilon, log_delta, _saddle.coarse_atoms(terms)))
-    tolerated = _TOLERANCE * min(_POINTS / size, 1.0)
-    atoms, count = given, given.count
-    used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
-    edges = atoms.edges
-    centre, log_answer = _saddle.estimate(atoms, epsilon, log_delta)
-    # Losses so large that P hardly sees them go to infinity: more of them where the tail is so
-    # heavy that no tilt within it finds what delta is made of, which would drown in rounding.
-    above = _saddle.above(given)
-
-    def cut_off(_, state: tuple) -> tuple:
-        """Up to the edge beyond which delta has a share: the atoms, edge, centre and its tilt."""
-        log_share = state[0]
-        allowed = log_share + log_answer - jnp.log(used)[:, None]
-        keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
-        highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[:, :1]), axis=-1)
-        log_p = jnp.where(keep, given.log_p, -jnp.inf)
-        # The last cell that is kept may hold much of the tilted law: it counts with its end.
-        last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
-        loss = given.loss.at[:, :-1].set(jnp.where(last, edges, given.loss[:, :-1]))
-        # An epsilon beyond all that is kept is read from a law planned within it.
-        beyond = jnp.sum(used * highest)
-        at = jnp.where(centre < beyond, centre, _NEAR_END * beyond)
-        kept = given._replace(log_p=log_p, loss=loss)
-        saddle, (law, zero) = _saddle.tilt_for(kept, at)
-        # How much of the kernel's supremum delta is there.
-        log_seen = log_answer - law.exponent - log_price(saddle)
-        # A steeper tilt than needed knows next to nothing of losses below.
-        tilts = saddle * _GENTLER
-        exponents = _saddle.each_of(lambda t: _saddle.exponent(kept, t, at), tilts, used.size)
-        seen = log_answer - exponents - log_price(tilts)
-        steep = (centre > _NEAR_END * beyond) | (saddle * zero.deviation > _STEEP)
-        least = jnp.min(jnp.where(seen > -_SEEN, tilts, saddle))
-        log_seen = jnp.where(steep, jnp.max(seen, where=tilts == least, initial=-jnp.inf), log_seen)
-        saddle = jnp.where(steep, least, saddle)
-        share = np.log(tolerated) + jnp.clip(-log_seen - _SEEN, 0.0, np.log(_MORE))
-        return jnp.maximum(share, log_share), highest, log_p, loss, at, saddle, log_seen
-
-    log_share = jnp.log(tolerated) + 0.0 * log_answer
-    state = log_share, edges[:, 0], given.log_p, given.loss, centre, centre, centre
-    state = lax.fori_loop(0, 2, cut_off, state)
-    _, highest, log_p, loss, centre, saddle, log_seen = state
-    atoms = atoms._replace(log_p=log_p, loss=loss)
-    # (There the deviation says little, and less of a tilt finds still less.)
-    least = jnp.clip(0.4 * (_TYPICAL - log_seen), 0.05, 0.8)
-
-    def lean(_, state: tuple) -> tuple:
-        """The moments at a tilt, and from the deviation the next tilt."""
-        theta = state[0]
-        m = moments(atoms, theta)
-        deviation = jnp.maximum(_coarse(jnp.sqrt(jnp.sum(count * m.variance))), 1e-12)
-        grain = 0.25 / deviation
-        after = grain * jnp.round((saddle - _UNDERTILT / deviation) / grain)
-        return jnp.maximum(after, _coarse(least * saddle)), theta, m, deviation
-
-    none = jnp.zeros_like(count)
-    state = saddle, saddle, Moments(none, none, none), saddle
-    _, theta, m, deviation = lax.fori_loop(0, 3, lean, state)
-    mean = jnp.sum(count * m.mean)
-    # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
-    margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
-    if epsilon is None:  # no estimate is to be above what Chernoff knows at this tilt
-        most = jnp.sum(count * m.log_norm) + log_price(theta) - log_answer
-        centre = jnp.minimum(centre, most / theta)
-        centre = 0.25 * margin * jnp.floor(4.0 * centre / margin)
-    # (What is looked for is at most 1; an estimate of it need not be.)
-    log_value = jnp.minimum(log_answer - jnp.sum(count * m.log_norm) + theta * centre, 0.0)
-    # A stray mass costs at most sup g, see `_compose`.
-    tolerance = tolerated * jnp.clip(10.0 * centre / deviation, _LEAST_SHARE, 1.0)
-    log_mass = jnp.log(tolerance) + log_value - log_price(theta)
-    log_p = atoms.log_p + theta * atoms.loss - m.log_norm[:, None]
-    centred = atoms.loss - m.mean[:, None]
-    # Losses so small that the tilted law hardly sees them are cut: the windows need not hold them.
-    # (The law above keeps the P-mass of what it cuts below, at the edge.)
-    below = jnp.cumsum(jnp.exp(atoms.log_p), axis=-1)[:, :-1]
-    moved = jnp.log(below) + theta * edges - m.log_norm[:, None]
-    keep_below = moved > log_mass - jnp.log(used)[:, None] - 25.0
-    lowest = jnp.max(jnp.where(keep_below, -jnp.inf, edges), axis=-1)
-    log_p = jnp.where(atoms.loss >= lowest[:, None], log_p, -jnp.inf)
-
-    # At large tilts it matters where the last cell ends, or the support in it.
-    held = log_p > -jnp.inf
-    last = held[:, :-1] & ~held[:, 1:]
-    ends = jnp.minimum(edges, _tops(terms)[:, None]) - m.mean[:, None]
-    reaching = centred.at[:, :-1].max(jnp.where(last, ends, -jnp.inf))
-
-    def log_mgf(
-        log_weight: jax.Array,
-        tilts: jax.Array,
-        rows: np.ndarray,
-        reach: tuple[jax.Array, jax.Array] = (centred, reaching),
-    ) -> jax.Array:
-        """Per term, at each of its tilts: (..., terms, tilts)."""
-        low, high = reach[0][rows], reach[1][rows]
-
-        def one(t: jax.Array) -> jax.Array:
-            return log_sum_exp(log_weight + jnp.maximum(t[:, None] * low, t[:, None] * high))
-
-        return jnp.moveaxis(_saddle.each_of(one, tilts.T, rows.size), 0, -1)
-
-    base = jnp.asarray(_CHERNOFF_TILTS)
-    each = jnp.ones((count.shape[0], 1))
-    tilts = base / deviation
-    both = jnp.concatenate([-tilts, tilts])
-    bulk, cut = _bulk(jnp.exp(log_p), centred, m.mean)
-    rare = jnp.abs(centred) >= cut[:, None]
-    # (`_parts` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
-    every = np.arange(count.shape[0])
-    apart = jnp.where(jnp.stack([rare, ~rare]), -jnp.inf, log_p)
-    most, some = log_mgf(apart, each * both, every)
-    total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)
-    # Below, and above: what lies a window's width beyond epsilon wraps around to beyond it.
-    (below, above), chernoff = _chernoff_edge(
-        jnp.stack([total[: base.size], total[base.size :]]), tilts, log_mass
-    )
-    # g itself falls like e^{-theta y} above.
-    low = jnp.minimum(mean - below, centre - 4.0 * deviation)
-    high = jnp.minimum(mean + above, centre - (jnp.log(tolerated) + log_value) / theta)
-    high = jnp.maximum(
-        jnp.maximum(high, low + 8.0 * deviation), low + mean + above - centre + margin
-    )
-    unit = 0.25 * deviation
-    window = unit * jnp.stack([jnp.floor(low / unit), jnp.ceil(high / unit)])
-
-    whole = jnp.round(used)
-    single = (window[1] - window[0]) / size < bulk / _BULK_POINTS
-    jumps = used * jnp.sum(jnp.where(rare, jnp.exp(log_p), 0.0), axis=-1)
-    few = (whole <= _FEW_STEPS) & (jumps > _FEW_JUMPS[0]) & (jumps < _FEW_JUMPS[1])
-    root = jnp.maximum(jnp.floor(jnp.sqrt(whole)), _LEAST_BLOCK)
-    inner = jnp.where(single | few | (whole < 2.0 * _LEAST_BLOCK), whole, root)
-    cut = jnp.where(single, jnp.inf, cut)
-    outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
-    rest = whole - inner * outer
-    kept, reach = _within(edges - m.mean[:, None], centred, reaching, log_p, cut[:, None])
-    units = jnp.sqrt(inner) * bulk
-    tilts = base / units[:, None]
-    # Moving the centre moves the middle of the inner fold, by an eighth of its deviation at most.
-    grain = 0.25 * units / inner
-    means = grain * jnp.round(m.mean / grain)
-    anchors = anchors_of(atoms, log_p, (window[1] - window[0]) / size)
-    own = np.array([isinstance(t, Family) for t in terms])
-    places = np.cumsum([0] + [t.number if isinstance(t, Family) else 1 for t in terms])[:-1]
-    rows = places[~own]
+    law = tilted(terms, given, epsilon, log_delta, size)
+    window = _window(law)
+    blocks = _blocks(law, window, size)
+    numbers = [t.number if isinstance(t, Family) else 1 for t in terms]
+    places = np.cumsum([0, *numbers])[:-1]
+    rows = places[[not isinstance(t, Family) for t in terms]]
+    tilts = jnp.asarray(_CHERNOFF_TILTS) / blocks.unit[rows, None]
     both = jnp.concatenate([-tilts, tilts], axis=-1)
-    values = inner[rows, None] * log_mgf(kept[rows], both[rows], rows, reach)
-    steps = []
-    for i, term in zip(places, terms, strict=True):
+    values = blocks.inner[rows, None] * _log_mgf(blocks.kept[rows], both, rows, blocks.reach)
+    values = dict(zip(rows.tolist(), values.reshape(rows.size, 2, -1), strict=True))
+    steps: list[StepPlan | FamilyPlan] = []
+    for i, term in zip(places.tolist(), terms, strict=True):
         if isinstance(term, Family):
             part = slice(i, i + term.number)
-            ends = lowest[part], highest[part]
-            steps.append(FamilyPlan(means[part], anchors[part], ends))
-            continue
-        value = values[int(np.searchsorted(rows, i))].reshape(2, base.size)
-        reach, tilt = _chernoff_edge(value, tilts[i], log_mass - jnp.log(outer[i]))
-        extent = _SIGNS * _coarse(1.04 * (jnp.maximum(reach, 0.0) + 0.125 * units[i]))
-        # Few steps: as many nodes without gaps are as fine as a ladder is about its middle.
-        even = (jnp.max(jnp.abs(extent)) + bulk[i]) / (rungs(size).size // 2 - 2)
-        fine = single[i] & (even * density(size) <= bulk[i]) & (len(terms) == 1)
-        extent = jnp.where(fine, _SIGNS * even * (0.5 * size - 4.0), extent)
-        cell = (extent[1] - extent[0]) / size
-        own_atoms = jax.tree.map(lambda x, i=i: x[i : i + 1], atoms)
-        own_anchor = anchors_of(own_atoms, log_p[i : i + 1], cell)[0]
-        node = jnp.where(single[i], anchors[i], own_anchor)
-        steps.append(
-            StepPlan(
-                means[i],
-                anchors[i],
-                node,
-                inner[i],
-                outer[i],
-                rest[i],
-                (m.mean[i] - means[i], cut[i]),
-                extent,
-                tilt,
-                (lowest[i], highest[i]),
-                jnp.where(fine, even, 0.0),
-                begins(term, given.log_p[i], given.loss[i], cell),
-            )
-        )
-    return Plan(theta, centre, margin, window, chernoff, tuple(steps))
+            ends = law.lowest[part], law.highest[part]
+            steps.append(FamilyPlan(blocks.centre[part], blocks.anchor[part], ends))
+        else:
+            steps.append(_step_plan(term, i, given, law, window, blocks, values[i], size))
+    return Plan(law.theta, law.centre, law.margin, window.ends, window.chernoff, tuple(steps))

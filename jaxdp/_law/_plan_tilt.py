@@ -1,0 +1,217 @@
+"""The tilt of a plan, and the coarse law at it. Nothing here needs to be right: see `_plan`."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from jaxdp._law import _saddle
+from jaxdp._law._saddle import Atoms, Moments, log_price, moments
+from jaxdp._law._terms import Family, Terms
+
+# How many deviations below the saddle point's the mean is put: that costs the FFT a factor of a few
+# and suppresses losses much larger than a deviation, which hardly count for delta, exponentially.
+_UNDERTILT = 0.75
+# What windows and truncation may cost, relative to delta: that up to so many points, then less in
+# proportion; to this share where epsilon, far below a deviation, moves by more of itself.
+_TOLERANCE, _POINTS = 1e-6, 16384
+_LEAST_SHARE = 0.03
+# Where delta is less than e^-_SEEN of what it could be at its tilt (most are above e^_TYPICAL), up
+# to so many times as much goes.
+_SEEN, _MORE, _TYPICAL = 8.0, 1e3, -5.0
+# Where epsilon is so near the largest loss, or its tilt so many inverse deviations, a gentler one
+# is tried: at it the law is known farther from epsilon.
+_NEAR_END, _STEEP = 0.97, 1e3
+_GENTLER = 0.25 ** np.arange(9.0)
+
+
+class TiltedLaw(NamedTuple):
+    """The coarse law, cut at both ends, at the tilt theta, of the mean and deviation given.
+
+    Of each term: `log_p` of its atoms under the tilt, `centred` about their mean (`m.mean`), as far
+    as they may reach, and from which loss to which it is kept. The law is read about `centre`, and
+    up to `margin` below; P{L > centre} is about e^log_value times the kernel's supremum,
+    a share `tolerated` of delta may be lost, e^log_mass of mass.
+    """
+
+    atoms: Atoms
+    used: jax.Array
+    theta: jax.Array
+    m: Moments
+    mean: jax.Array
+    deviation: jax.Array
+    centre: jax.Array
+    margin: jax.Array
+    log_value: jax.Array
+    log_mass: jax.Array
+    tolerated: float
+    log_p: jax.Array
+    centred: jax.Array
+    reaching: jax.Array
+    lowest: jax.Array
+    highest: jax.Array
+
+
+class _Cut(NamedTuple):
+    """Up to the edge beyond which delta has a share: where it is read, and the tilt for that."""
+
+    log_share: jax.Array
+    highest: jax.Array
+    log_p: jax.Array
+    loss: jax.Array
+    centre: jax.Array
+    saddle: jax.Array
+    log_seen: jax.Array
+
+
+def coarse_number(x: jax.Array) -> jax.Array:
+    """A positive number, to 3%."""
+    return jnp.exp(jnp.round(16.0 * jnp.log(x)) / 16.0)
+
+
+def _gentle(
+    kept: Atoms, centre: jax.Array, at: jax.Array, beyond: jax.Array, log_answer: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The tilt for a reading, and how much of the kernel's supremum delta is there."""
+    saddle, (law, zero) = _saddle.tilt_for(kept, at)
+    log_seen = log_answer - law.exponent - log_price(saddle)
+    # A steeper tilt than needed knows next to nothing of losses below.
+    tilts = saddle * _GENTLER
+    exponents = _saddle.each_of(lambda t: _saddle.exponent(kept, t, at), tilts, kept.count.size)
+    seen = log_answer - exponents - log_price(tilts)
+    steep = (centre > _NEAR_END * beyond) | (saddle * zero.deviation > _STEEP)
+    least = jnp.min(jnp.where(seen > -_SEEN, tilts, saddle))
+    log_seen = jnp.where(steep, jnp.max(seen, where=tilts == least, initial=-jnp.inf), log_seen)
+    return jnp.where(steep, least, saddle), log_seen
+
+
+def _cut_off(
+    given: Atoms, used: jax.Array, centre: jax.Array, log_answer: jax.Array, tolerated: float
+) -> _Cut:
+    """Losses so large that P hardly sees them go to infinity.
+
+    More of them where the tail is so heavy that no tilt within it finds what delta is made of,
+    which would drown in rounding.
+    """
+    above = _saddle.above(given)
+    edges = given.edges
+
+    def again(_, cut: _Cut) -> _Cut:
+        allowed = cut.log_share + log_answer - jnp.log(used)[:, None]
+        keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
+        highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[:, :1]), axis=-1)
+        log_p = jnp.where(keep, given.log_p, -jnp.inf)
+        # The last cell that is kept may hold much of the tilted law: it counts with its end.
+        last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
+        loss = given.loss.at[:, :-1].set(jnp.where(last, edges, given.loss[:, :-1]))
+        # An epsilon beyond all that is kept is read from a law planned within it.
+        beyond = jnp.sum(used * highest)
+        at = jnp.where(centre < beyond, centre, _NEAR_END * beyond)
+        kept = given._replace(log_p=log_p, loss=loss)
+        saddle, log_seen = _gentle(kept, centre, at, beyond, log_answer)
+        share = np.log(tolerated) + jnp.clip(-log_seen - _SEEN, 0.0, np.log(_MORE))
+        log_share = jnp.maximum(share, cut.log_share)
+        return _Cut(log_share, highest, log_p, loss, at, saddle, log_seen)
+
+    log_share = jnp.log(tolerated) + 0.0 * log_answer
+    none = _Cut(log_share, edges[:, 0], given.log_p, given.loss, centre, centre, centre)
+    return lax.fori_loop(0, 2, again, none)
+
+
+def _lean(
+    atoms: Atoms, saddle: jax.Array, log_seen: jax.Array
+) -> tuple[jax.Array, Moments, jax.Array]:
+    """A tilt below the saddle point's, and the moments and the deviation at it."""
+    count = atoms.count
+    # (There the deviation says little, and less of a tilt finds still less.)
+    least = jnp.clip(0.4 * (_TYPICAL - log_seen), 0.05, 0.8)
+
+    def again(_, state: tuple) -> tuple:
+        """The moments at a tilt, and from the deviation the next tilt."""
+        theta = state[0]
+        m = moments(atoms, theta)
+        deviation = jnp.sqrt(jnp.sum(count * m.variance))
+        deviation = jnp.maximum(coarse_number(deviation), 1e-12)
+        grain = 0.25 / deviation
+        after = grain * jnp.round((saddle - _UNDERTILT / deviation) / grain)
+        return jnp.maximum(after, coarse_number(least * saddle)), theta, m, deviation
+
+    none = jnp.zeros_like(count)
+    state = saddle, saddle, Moments(none, none, none), saddle
+    return lax.fori_loop(0, 3, again, state)[1:]
+
+
+def _tops(terms: Terms) -> jax.Array:
+    """Per term, the largest finite loss (not of families: infinity)."""
+    tops = [
+        jnp.full((t.number,), jnp.inf)
+        if isinstance(t, Family)
+        else jnp.asarray(t.support[1], jnp.float64)[None]
+        for t in terms
+    ]
+    return jnp.concatenate(tops)
+
+
+def tilted(
+    terms: Terms,
+    given: Atoms,
+    epsilon: jax.Array | None,
+    log_delta: jax.Array | None,
+    size: int,
+) -> TiltedLaw:
+    """The coarse law of the terms at the tilt for epsilon, or for log delta (one of them None)."""
+    tolerated = _TOLERANCE * min(_POINTS / size, 1.0)
+    count = given.count
+    used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
+    edges = given.edges
+    centre, log_answer = _saddle.estimate(given, epsilon, log_delta)
+    cut = _cut_off(given, used, centre, log_answer, tolerated)
+    centre = cut.centre
+    atoms = given._replace(log_p=cut.log_p, loss=cut.loss)
+    theta, m, deviation = _lean(atoms, cut.saddle, cut.log_seen)
+    mean = jnp.sum(count * m.mean)
+    # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
+    margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
+    if epsilon is None:  # no estimate is to be above what Chernoff knows at this tilt
+        most = jnp.sum(count * m.log_norm) + log_price(theta) - log_answer
+        centre = jnp.minimum(centre, most / theta)
+        centre = 0.25 * margin * jnp.floor(4.0 * centre / margin)
+    # (What is looked for is at most 1; an estimate of it need not be.)
+    log_value = jnp.minimum(log_answer - jnp.sum(count * m.log_norm) + theta * centre, 0.0)
+    # A stray mass costs at most sup g, see `_compose`.
+    tolerance = tolerated * jnp.clip(10.0 * centre / deviation, _LEAST_SHARE, 1.0)
+    log_mass = jnp.log(tolerance) + log_value - log_price(theta)
+    log_p = atoms.log_p + theta * atoms.loss - m.log_norm[:, None]
+    centred = atoms.loss - m.mean[:, None]
+    # Losses so small that the tilted law hardly sees them are cut: the windows need not hold them.
+    # (The law above keeps the P-mass of what it cuts below, at the edge.)
+    below = jnp.cumsum(jnp.exp(atoms.log_p), axis=-1)[:, :-1]
+    moved = jnp.log(below) + theta * edges - m.log_norm[:, None]
+    keep_below = moved > log_mass - jnp.log(used)[:, None] - 25.0
+    lowest = jnp.max(jnp.where(keep_below, -jnp.inf, edges), axis=-1)
+    log_p = jnp.where(atoms.loss >= lowest[:, None], log_p, -jnp.inf)
+    # At large tilts it matters where the last cell ends, or the support in it.
+    held = log_p > -jnp.inf
+    last = held[:, :-1] & ~held[:, 1:]
+    ends = jnp.minimum(edges, _tops(terms)[:, None]) - m.mean[:, None]
+    reaching = centred.at[:, :-1].max(jnp.where(last, ends, -jnp.inf))
+    return TiltedLaw(
+        atoms,
+        used,
+        theta,
+        m,
+        mean,
+        deviation,
+        centre,
+        margin,
+        log_value,
+        log_mass,
+        tolerated,
+        log_p,
+        centred,
+        reaching,
+        lowest,
+        cut.highest,
+    )
