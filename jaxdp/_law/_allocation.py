@@ -28,7 +28,7 @@ from jaxdp._law import (
     _query,
 )
 from jaxdp._law._average import Total
-from jaxdp._law._average_plan import AveragePlan
+from jaxdp._law._average_tilt import AveragePlan
 from jaxdp._law._terms import (
     AnyDirection,
     Direction,

@@ -41,7 +41,7 @@ from jax import lax
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances, _average_grid
 from jaxdp._law._average_fft import cyclic_power, wrap
-from jaxdp._law._average_plan import AveragePlan
+from jaxdp._law._average_tilt import AveragePlan
 from jaxdp._law._grid import ladder
 from jaxdp._law._terms import Sign, Term
 
