@@ -10,7 +10,7 @@ from jaxdp import _special
 from jaxdp._special_gamma import EULER_GAMMA, log_gamma, log_gamma_ratio
 
 _DEBYE_TERMS = 14
-_DEBYE_FROM = 50.0  # sqrt(nu^2 + x^2) from which the uniform expansion reaches 1e-16
+DEBYE_FROM = 50.0  # sqrt(nu^2 + x^2) from which the uniform expansion reaches 1e-16
 _SERIES_TERMS = 90
 
 
@@ -37,8 +37,8 @@ def _debye_polynomials() -> np.ndarray:
 _DEBYE = _debye_polynomials()[1:]
 
 
-def _log_debye_series(w: jax.Array, p2: jax.Array) -> jax.Array:
-    """log(1 + sum_{k >= 1} U_k(p)/nu^k), p = nu/w, 1/nu^k = (p/w)^k / p^k."""
+def log_debye_series(w: jax.Array, p2: jax.Array) -> jax.Array:
+    """log(1 + sum_{k >= 1} U_k(p)/nu^k), p = nu/w, 1/nu^k = (p/w)^k / p^k; -w: (-nu)^k."""
 
     def row(k, total):
         coefficients = jnp.asarray(_DEBYE, jnp.float64)[_DEBYE_TERMS - 2 - k]
@@ -74,10 +74,10 @@ def log_bessel_i(nu: jax.Array, x: jax.Array) -> jax.Array:
     """
     nu, x = jnp.broadcast_arrays(nu, x)
     w = jnp.sqrt(nu * nu + x * x)
-    far = w >= _DEBYE_FROM
-    nu_far, x_far = jnp.where(far, nu, 0.0), jnp.where(far, x, _DEBYE_FROM)
-    w_far = jnp.where(far, w, _DEBYE_FROM)
-    series = _log_debye_series(w_far, (nu_far / w_far) ** 2)
+    far = w >= DEBYE_FROM
+    nu_far, x_far = jnp.where(far, nu, 0.0), jnp.where(far, x, DEBYE_FROM)
+    w_far = jnp.where(far, w, DEBYE_FROM)
+    series = log_debye_series(w_far, (nu_far / w_far) ** 2)
     exponent = nu_far * (nu_far / (w_far + x_far) - jnp.arcsinh(nu_far / x_far))
     uniform = exponent - 0.5 * jnp.log(w_far) - _special.LOG_SQRT_2PI + series
     order, y = jnp.where(far, 0.0, nu), jnp.where(far, 1.0, x)
@@ -95,15 +95,15 @@ def log_bessel_i_ratio(nu: jax.Array, d: jax.Array, x: jax.Array) -> jax.Array:
     w = sqrt(nu^2 + x^2), w' = sqrt(v^2 + x^2).
     """
     nu, d, x = jnp.broadcast_arrays(nu, d, x)
-    far = jnp.sqrt(nu * nu + x * x) >= _DEBYE_FROM
-    low, y = jnp.where(far, nu, 0.0), jnp.where(far, x, _DEBYE_FROM)
+    far = jnp.sqrt(nu * nu + x * x) >= DEBYE_FROM
+    low, y = jnp.where(far, nu, 0.0), jnp.where(far, x, DEBYE_FROM)
     high = low + d
     w_low, w_high = jnp.sqrt(low * low + y * y), jnp.sqrt(high * high + y * y)
     both = low + high
     cross = jnp.maximum(high * w_low + low * w_high, 1e-300)
     exponent = d * jnp.arcsinh(high / y) - d * both / (w_low + w_high)
     exponent = exponent + low * jnp.arcsinh(d * both / cross)
-    series = _log_debye_series(
+    series = log_debye_series(
         jnp.stack([w_low, w_high]), jnp.stack([(low / w_low) ** 2, (high / w_high) ** 2])
     )
     uniform = exponent + 0.25 * jnp.log1p(d * both / (w_low * w_low)) + series[0] - series[1]
@@ -115,7 +115,7 @@ def log_bessel_i_ratio(nu: jax.Array, d: jax.Array, x: jax.Array) -> jax.Array:
 
 _NODES = 128
 _DROP = 42.0  # the integrand is followed until it has fallen by e^-42
-_SMALL = -18.0  # log x below which terms of relative size x^2 do not count
+SMALL = -18.0  # log x below which terms of relative size x^2 do not count
 
 
 def log_bessel_k(nu: jax.Array, log_x: jax.Array) -> jax.Array:
@@ -129,9 +129,9 @@ def log_bessel_k(nu: jax.Array, log_x: jax.Array) -> jax.Array:
     """
     nu = jnp.abs(nu)
     nu, log_x = jnp.broadcast_arrays(nu, log_x)
-    tiny = log_x < _SMALL
+    tiny = log_x < SMALL
     return jnp.where(
-        tiny, _small_argument(nu, jnp.where(tiny, log_x, _SMALL)), _integral(nu, log_x, tiny)
+        tiny, _small_argument(nu, jnp.where(tiny, log_x, SMALL)), _integral(nu, log_x, tiny)
     )
 
 

@@ -9,8 +9,8 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _rates
 from jaxdp._mechanisms import Base, Direction, mechanism
-from jaxdp._mechanisms._base import add_noise
-from jaxdp._noise import _samplers
+from jaxdp._mechanisms._base import Masses, add_noise
+from jaxdp._noise import _samplers, _variance_gamma_masses
 from jaxdp._noise import _variance_gamma as law
 from jaxdp._noise._entries import require_entries
 from jaxdp._noise._lattice import INTEGER
@@ -62,7 +62,11 @@ class VarianceGamma(Base):
         return jnp.where(slowest < law.SLOWEST, jnp.inf, rate)
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return law.log_masses(lo, hi, self._beta(), self._x)
+        return self._masses_function()(lo, hi)
+
+    def _masses_function(self) -> Masses:
+        pair = _variance_gamma_masses.pair(self._beta(), self._x)
+        return lambda lo, hi: _variance_gamma_masses.log_masses(pair, lo, hi)
 
     def _mass_error(self) -> jax.Array:
         """Quadratures are good to 1e-12; not next to an infinite peak (beta < 1/2)."""

@@ -17,30 +17,30 @@ from jaxdp import _divergences, _special
 from jaxdp._noise._sums import certified, rounded_up
 from jaxdp._special import log1p
 from jaxdp._special_bessel import log_bessel_k
-from jaxdp._special_gamma import log_gamma
+from jaxdp._special_gamma import log_gamma, stirling_remainder
 
 _NODES = 512
 _FALL = 42.0  # log of what the ends of a quadrature may leave out
 _FAR = 2.3  # exp(pi/2 sinh 2.3) is 2000: the far end, in units of the width of the law
-_DEEP = 1e6  # searches in log distance start from -1e6
+DEEP = 1e6  # searches in log distance start from -1e6
 _SECTIONS, _ROUNDS = 32, 12
 # the slowest power of the distance that the node set of all Rényi orders resolves
 SLOWEST = 1e-2
 
 
-def _log_shape(beta: jax.Array, log_y: jax.Array) -> jax.Array:
+def log_shape(beta: jax.Array, log_y: jax.Array) -> jax.Array:
     """log f(y) + |y| up to a constant, from log |y|."""
     nu = beta - 0.5
     return nu * (log_y - _special.LOG_2) + log_bessel_k(nu, log_y)
 
 
-def _log_constant(beta: jax.Array) -> jax.Array:
+def log_constant(beta: jax.Array) -> jax.Array:
     return -0.5 * np.log(np.pi) - log_gamma(beta)
 
 
 def log_density(beta: jax.Array, log_y: jax.Array) -> jax.Array:
     """log f(y) of unit scale, from log |y|."""
-    return _log_constant(beta) + _log_shape(beta, log_y) - jnp.exp(log_y)
+    return log_constant(beta) + log_shape(beta, log_y) - jnp.exp(log_y)
 
 
 def peak_loss(beta: jax.Array, x: jax.Array) -> jax.Array:
@@ -50,7 +50,7 @@ def peak_loss(beta: jax.Array, x: jax.Array) -> jax.Array:
     """
     finite = beta > 0.5
     safe = jnp.where(finite, beta, 1.0)
-    shape = _log_shape(safe, jnp.log(x)) - x
+    shape = log_shape(safe, jnp.log(x)) - x
     value = log_gamma(safe - 0.5) - _special.LOG_2 - shape
     return jnp.where(finite, value, jnp.inf)
 
@@ -66,7 +66,7 @@ def _losses(beta, x, log_d, after):
     d = jnp.exp(log_d)
     log_rest = jnp.log(x - jnp.minimum(d, 0.5 * x))
     other = jnp.where(after, jnp.logaddexp(log_d, jnp.log(x)), log_rest)
-    shapes = _log_shape(beta, jnp.stack([log_d, other]))
+    shapes = log_shape(beta, jnp.stack([log_d, other]))
     return jnp.where(after, x, x - 2.0 * d) + (shapes[0] - shapes[1]), shapes[0]
 
 
@@ -89,7 +89,7 @@ def _crossings(epsilon, beta, x):
         return low, jnp.min(later, axis=1)
 
     high = jnp.stack([jnp.log(0.5 * x), jnp.log(1e9 * (1.0 + x + beta))])
-    ends = jax.lax.stop_gradient((jnp.full_like(high, -_DEEP), high))
+    ends = jax.lax.stop_gradient((jnp.full_like(high, -DEEP), high))
     return jax.lax.fori_loop(0, _ROUNDS, body, ends)[1]
 
 
@@ -150,7 +150,7 @@ def _upper_half(epsilon, beta, x, slack):
     loss, shape = _losses(beta, x, log_d, is_after)
     gap = epsilon - loss
     inside = (gap < 0.0) & (peak_in | (is_after & concave))
-    terms = _log_constant(beta) + shape - jnp.exp(log_d) + log_weights
+    terms = log_constant(beta) + shape - jnp.exp(log_d) + log_weights
     terms = terms + _special.log1mexp(jnp.where(inside, gap, -1.0))
     value = certified(_special.logsumexp(jnp.where(inside, terms, -jnp.inf)), slack)
     return jnp.where(epsilon >= highest, -jnp.inf, jnp.minimum(value, 0.0))
@@ -163,14 +163,12 @@ def nodes(beta: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     piece_u, piece_w = _frozen(_interval(SLOWEST, jnp.log(0.5 * x)))
     log_d = jnp.concatenate([piece_u, jnp.minimum(ray_u, 300.0)])
     loss, shape = _losses(beta, x, log_d, jnp.arange(2 * _NODES) >= _NODES)
-    log_f = _log_constant(beta) + shape - jnp.exp(log_d) + jnp.concatenate([piece_w, ray_w])
+    log_f = log_constant(beta) + shape - jnp.exp(log_d) + jnp.concatenate([piece_w, ray_w])
     # y at distance d from 0 has the loss -l of its mirror at d from x, where f(y) = f(d) e^-l
     return jnp.concatenate([-loss, loss]), jnp.concatenate([log_f, log_f - loss])
 
 
-# --- masses -------------------------------------------------------------------------------------
-
-_MASS_NODES = 384
+_MASS_NODES, _AT_A_TIME = 384, 1024
 
 
 def log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
@@ -209,99 +207,13 @@ def _log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array
     start, end = -jnp.arcsinh(left / core), jnp.arcsinh(right / core)
     step = (end - start) / (_MASS_NODES - 1)
     theta = start[..., None] + step[..., None] * jnp.arange(_MASS_NODES, dtype=jnp.float64)
-    v = jnp.log(top)[..., None] + core[..., None] * jnp.sinh(theta)
+    bend = core[..., None] * jnp.sinh(theta)
+    v = jnp.log(top)[..., None] + bend
     scale = jnp.exp(-0.5 * (v + _special.LOG_2))
     inner = _special.log_ndtr_interval(low[..., None] * scale, high[..., None] * scale)
-    values = beta * v - jnp.exp(v) + inner + jnp.log(jnp.cosh(theta))
-    total = _special.logsumexp(values, axis=-1) + jnp.log(step * core) - log_gamma(beta)
+    # beta v - e^v - log Gamma(beta), with its largest terms taken out
+    tau = jnp.log(top / beta)[..., None] + bend
+    values = beta * (tau - jnp.expm1(tau)) + inner + jnp.log(jnp.cosh(theta))
+    scale = 0.5 * jnp.log(beta) - _special.LOG_SQRT_2PI - stirling_remainder(beta)
+    total = _special.logsumexp(values, axis=-1) + jnp.log(step * core) + scale
     return jnp.where(empty, -jnp.inf, jnp.minimum(total, 0.0))
-
-
-def log_masses(
-    lo: jax.Array, hi: jax.Array, beta: jax.Array, x: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """log Q and log P of {lo < L <= hi}, elementwise; the loss is antisymmetric about x/2.
-
-    Large losses live next to x, where P = f(y - x) is exact in the offset y - x but Q is lost in
-    the digits of x: it is kept between P e^-hi and P e^-lo.
-    """
-    lo, hi = jnp.broadcast_arrays(lo, hi)
-    frozen_beta, frozen_x = jax.lax.stop_gradient((beta, x))
-    levels = jnp.abs(jax.lax.stop_gradient(jnp.stack([lo, hi])))
-    first, second = _positions(levels, frozen_beta, frozen_x)
-    zero = -0.5 * frozen_x, jnp.asarray(jnp.inf)  # {L > 0} is y > x/2
-
-    def mass(start, stop, at):
-        """Of {start < L <= stop} for start, stop >= 0 that are ends where at, else 0."""
-        ends = [
-            [jnp.where(there, p[i], z) for p, z in zip((first, second), zero, strict=True)]
-            for i, there in zip((start, stop), at, strict=True)
-        ]
-        (low, top), (low_stop, top_stop) = ends
-        edges = jnp.stack([low, top_stop]), jnp.stack([low_stop, top])
-        moved = jnp.stack([x, jnp.zeros_like(x)]).reshape((2, 1) + (1,) * low.ndim)
-        parts = log_interval(beta, edges[0] + moved, edges[1] + moved)
-        log_q, log_p = _special.logsumexp(parts, axis=1)
-        least, most = (
-            jnp.where(there, levels[i], 0.0) for i, there in zip((start, stop), at, strict=True)
-        )
-        return jnp.clip(log_q, log_p - most, log_p - least), log_p
-
-    right = mass(0, 1, (lo > 0.0, hi > 0.0))
-    left = mass(1, 0, (hi < 0.0, lo < 0.0))  # mirrored: P and Q trade places
-    return jnp.logaddexp(right[0], left[1]), jnp.logaddexp(right[1], left[0])
-
-
-_TABLE, _STEPS = 1024, 6
-_AT_A_TIME = 1024
-
-
-def _positions(level, beta, x):
-    """{L > level} = (x - d, x + e), level >= 0: -d and e, infinite where there is no such end.
-
-    The loss is monotone in the log distance t from x on either side. A table of it brackets every
-    crossing; Newton's method, kept in the bracket, then doubles the digits six times.
-    """
-    far = jnp.stack([jnp.log(0.5 * x), jnp.log(1e9 * (1.0 + x + beta))])
-    after = jnp.asarray([[False], [True]])
-    # nearly uniform in t near the end, then out to -1e6
-    reach = jnp.expm1(jnp.linspace(0.0, np.log(0.3 * _DEEP), _TABLE, dtype=jnp.float64)) / 0.3
-    t = far[:, None] - reach[::-1]
-    table = _losses(beta, x, t, after)[0]
-    concave, top = beta >= 1.0, peak_loss(beta, x)
-    flat = jnp.ravel(level)
-
-    def side(i, falling):
-        losses = table[i]
-        keys = jnp.where(falling, -losses, losses)
-        wanted = jnp.where(falling, -flat, flat)
-        index = jnp.clip(jnp.searchsorted(keys, wanted), 1, _TABLE - 1)
-
-        def excess(t):
-            value = _losses(beta, x, t, jnp.asarray(i == 1))[0] - flat
-            return jnp.where(falling, -value, value)
-
-        def newton(_, state):
-            t, low, high = state
-            value, slope = jax.jvp(excess, (t,), (jnp.ones_like(t),))
-            low, high = jnp.where(value < 0.0, t, low), jnp.where(value < 0.0, high, t)
-            moved = t - value / slope
-            inside = (moved >= low) & (moved <= high)
-            return jnp.where(inside, moved, 0.5 * (low + high)), low, high
-
-        low, high = t[i][index - 1], t[i][index]
-        a, b = keys[index - 1], keys[index]
-        share = jnp.clip((wanted - a) / jnp.where(b > a, b - a, 1.0), 0.0, 1.0)
-        start = (low + share * (high - low), low, high)
-        root = jax.lax.fori_loop(0, _STEPS, newton, start)[0]
-        return jnp.where(wanted > keys[-1], t[i][-1], jnp.where(wanted < keys[0], t[i][0], root))
-
-    infinite = jnp.asarray(jnp.inf)
-    inside = -jnp.exp(side(0, jnp.asarray(True)))
-    outside = jnp.exp(side(1, ~concave))
-    first = jnp.where(top > flat, inside, jnp.where(concave & (flat < x), outside, infinite))
-    second = jnp.where(concave | (flat < x), infinite, outside)
-    # where the loss peaks at x below the level, the set shrinks to the point x
-    none = ~concave & (top <= flat)
-    first, second = jnp.where(none, 0.0, first), jnp.where(none, 0.0, second)
-    return first.reshape(level.shape), second.reshape(level.shape)
