@@ -34,7 +34,9 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _rates, _x64
 from jaxdp._mechanisms import Base, Direction, mechanism
+from jaxdp._mechanisms._base import Masses
 from jaxdp._noise import _variance_gamma as law
+from jaxdp._noise import _variance_gamma_masses
 from jaxdp._noise._finite_pairs import first_largest
 from jaxdp._noise._sums import QUADRATURE
 from jaxdp._rounding import product_up, quotient_up
@@ -176,9 +178,14 @@ class LaplaceIteration(Base):
         return _smaller(one, rate(law.nodes(*self._several())) * (1.0 + QUADRATURE))
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._masses_function()(lo, hi)
+
+    def _masses_function(self) -> Masses:
         if self._shifts().shape[0] == 1:
-            return _divergences.laplace_log_masses(lo, hi, self._single())
-        return law.log_masses(lo, hi, *self._several())
+            x = self._single()
+            return lambda lo, hi: _divergences.laplace_log_masses(lo, hi, x)
+        pair = _variance_gamma_masses.pair(*self._several())
+        return lambda lo, hi: _variance_gamma_masses.log_masses(pair, lo, hi)
 
     def _mass_error(self) -> float:
         return QUADRATURE

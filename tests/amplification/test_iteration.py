@@ -315,6 +315,19 @@ def test_laplace_queries_gradients_and_limits():
     assert min(float(narrow), float(jitted)) >= float(one[1])
 
 
+def test_the_law_of_several_is_that_of_their_sum():
+    """Breaks when compositions of equal steps are not those of the sum, or one step is no step."""
+    edges = np.linspace(-1.1, 1.1, 23)
+    pairs = [
+        (amp.LaplaceIteration([2.0, 2.0]), jaxdp.LaplaceSum(2, 2.0)),
+        (amp.LaplaceIteration([2.0]), jaxdp.Laplace(2.0)),
+    ]
+    with jax.enable_x64(True):
+        for maps, noise in pairs:
+            found, known = (jax.jit(m._log_masses)(edges[:-1], edges[1:]) for m in (maps, noise))
+            np.testing.assert_allclose(np.exp(found), np.exp(known), rtol=1e-11, atol=1e-300)
+
+
 def test_laplace_answers_are_the_best_ones():
     """Breaks when a query is looser than a bound that is known, or below the law of the sum."""
     two = amp.LaplaceIteration([1.0, 2.0])
