@@ -28,12 +28,12 @@ _GENTLER = 0.25 ** np.arange(9.0)
 
 
 class TiltedLaw(NamedTuple):
-    """The coarse law, cut at both ends, at the tilt theta, of the mean and deviation given.
+    """The coarse law, cut at both ends, at the tilt theta: its mean and deviation.
 
-    Of each term: `log_p` of its atoms under the tilt, `centred` about their mean (`m.mean`), as far
-    as they may reach, and from which loss to which it is kept. The law is read about `centre`, and
-    up to `margin` below; P{L > centre} is about e^log_value times the kernel's supremum,
-    a share `tolerated` of delta may be lost, e^log_mass of mass.
+    Of each term: the moments m, `log_p` of its atoms under the tilt, `centred` about their mean,
+    how far each cell is `reaching`, and from which loss to which the term is kept. The law is read
+    about `centre`, and up to `margin` below. In units of e^{sum n K - theta centre} delta is
+    e^log_value, of which a share `tolerated` may be lost: as a stray mass, e^log_mass.
     """
 
     atoms: Atoms

@@ -1,11 +1,12 @@
 """Masses of the loss of a variance-gamma pair, from curves that are tabulated once.
 
-Quadratures (`_variance_gamma`) give the density f and the masses of (0, y) and (y, inf) at
-Chebyshev's nodes of some pieces in u = log y; in between they are polynomials. K_nu has no zeros in
-the right half plane and is analytic there, hence log f is on |Im u| < pi/2, and the logarithms of
-both masses are farther than that from their zeros where they are the smaller of the two, which
-alone is tabulated: for pieces of length h the error falls like rho^-24,
-rho = pi/h + (1 + (pi/h)^2)^{1/2}, below 2^-52 up to h = 1.3 (Trefethen 2013, Theorem 8.2).
+Quadratures (`_variance_gamma`) give the density f and the mass of (y, inf), integrals of f that of
+(0, y), at Chebyshev's nodes of some pieces in u = log y; in between they are polynomials. K_nu is
+analytic in the right half plane, without zeros, hence log f on |Im u| < pi/2, and for pieces of
+length h the error falls like rho^-24, rho = pi/h + (1 + (pi/h)^2)^{1/2}: below 2^-52 up to h = 1.3
+(Trefethen 2013, Theorem 8.2), which is reached at beta + x = 10^9. Of the masses the smaller one is
+tabulated; that it has no zeros so near either is known of the ends of the family, Laplace and
+normal laws, and is compared with high precision in between (the tests).
 
 Below u = -18 two terms of the power series of f are exact (DLMF 10.27.4, 10.25.2).
 """
