@@ -276,7 +276,9 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     tilts = jnp.asarray(_CHERNOFF_TILTS) / blocks.unit[rows, None]
     both = jnp.concatenate([-tilts, tilts], axis=-1)
     values = blocks.inner[rows, None] * _log_mgf(blocks.kept[rows], both, rows, blocks.reach)
-    values = dict(zip(rows.tolist(), values.reshape(rows.size, 2, -1), strict=True))
+    values = dict(
+        zip(rows.tolist(), values.reshape(rows.size, 2, _CHERNOFF_TILTS.size), strict=True)
+    )
     steps: list[StepPlan | FamilyPlan] = []
     for i, term in zip(places.tolist(), terms, strict=True):
         if isinstance(term, Family):
