@@ -16,10 +16,11 @@ import numpy as np
 from jaxdp import _divergences, _special
 from jaxdp._noise._sums import certified, rounded_up
 from jaxdp._special import log1p
-from jaxdp._special_bessel import log_bessel_k
+from jaxdp._special_bessel import DEBYE_FROM, log_bessel_k, log_debye_series
 from jaxdp._special_gamma import log_gamma, stirling_remainder
 
 _NODES = 512
+_LEAST = 1e-150  # |nu|
 _FALL = 42.0  # log of what the ends of a quadrature may leave out
 _FAR = 2.3  # exp(pi/2 sinh 2.3) is 2000: the far end, in units of the width of the law
 DEEP = 1e6  # searches in log distance start from -1e6
@@ -28,14 +29,60 @@ _SECTIONS, _ROUNDS = 32, 12
 SLOWEST = 1e-2
 
 
-def log_shape(beta: jax.Array, log_y: jax.Array) -> jax.Array:
-    """log f(y) + |y| up to a constant, from log |y|."""
+def _orders(beta: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """|nu|, or a little more, and nu - |nu|."""
+    nu = beta - 0.5
+    return jnp.maximum(jnp.abs(nu), _LEAST), jnp.minimum(2.0 * nu, 0.0)
+
+
+def log_constant(beta: jax.Array) -> jax.Array:
+    """log of nu^nu e^-nu/(pi^{1/2} Gamma(beta)), |nu| for nu, without large terms.
+
+    log f(y) + |y| is that more than `log_shape`.
+    """
+    large = beta > 1.0
+    safe = jnp.where(large, beta, 2.0)
+    value = (safe - 0.5) * log1p(-0.5 / safe) + 0.5 - _special.LOG_SQRT_2PI
+    value -= stirling_remainder(safe)
+    small, order = jnp.where(large, 1.0, beta), _orders(jnp.where(large, 1.0, beta))[0]
+    near = order * jnp.log(order) - order - log_gamma(small)
+    return jnp.where(large, value, near) - 0.5 * np.log(np.pi)
+
+
+def leading(beta: jax.Array, log_y: jax.Array) -> jax.Array:
+    """The leading term of e^y f(y) by DLMF 10.41.4, up to `log_constant`; finite at nu = 0.
+
+    With w = (nu^2 + y^2)^{1/2} the exponent is nu log((nu + w)/2) - w, less nu log nu - nu.
+    """
+    order, twice = _orders(beta)
+    y = jnp.exp(log_y)
+    w = jnp.sqrt(order * order + y * y)
+    d = y * (y / (w + order))  # w - nu
+    value = order * log1p(0.5 * d / order) + order * ((y + d) / (w + y))
+    return value + twice * (log_y - _special.LOG_2) - 0.25 * jnp.log(1.0 + w * w)
+
+
+def relative_shape(beta: jax.Array, log_y: jax.Array) -> jax.Array:
+    """log of e^y f(y) over its leading term: by Debye's series where it holds, or a quadrature."""
+    order, y = _orders(beta)[0], jnp.exp(log_y)
+    w = jnp.sqrt(order * order + y * y)
+    far = w >= DEBYE_FROM
+    root = jnp.where(far, w, DEBYE_FROM)
+    series = log_debye_series(-root, jnp.where(far, order / root, 0.0) ** 2)
+    series += 0.5 * (jnp.log(0.5 * jnp.pi) - jnp.log(root) + 0.5 * jnp.log(1.0 + root * root))
+    near = _plain_shape(beta, log_y) - log_gamma(beta) - 0.5 * np.log(np.pi) - log_constant(beta)
+    return jnp.where(far, series, near - leading(beta, log_y))
+
+
+def _plain_shape(beta: jax.Array, log_y: jax.Array) -> jax.Array:
+    """log of e^y (y/2)^nu K_nu(y)."""
     nu = beta - 0.5
     return nu * (log_y - _special.LOG_2) + log_bessel_k(nu, log_y)
 
 
-def log_constant(beta: jax.Array) -> jax.Array:
-    return -0.5 * np.log(np.pi) - log_gamma(beta)
+def log_shape(beta: jax.Array, log_y: jax.Array) -> jax.Array:
+    """log f(y) + |y|, less `log_constant`, from log |y|."""
+    return leading(beta, log_y) + relative_shape(beta, log_y)
 
 
 def log_density(beta: jax.Array, log_y: jax.Array) -> jax.Array:
@@ -50,7 +97,7 @@ def peak_loss(beta: jax.Array, x: jax.Array) -> jax.Array:
     """
     finite = beta > 0.5
     safe = jnp.where(finite, beta, 1.0)
-    shape = log_shape(safe, jnp.log(x)) - x
+    shape = _plain_shape(safe, jnp.log(x)) - x
     value = log_gamma(safe - 0.5) - _special.LOG_2 - shape
     return jnp.where(finite, value, jnp.inf)
 

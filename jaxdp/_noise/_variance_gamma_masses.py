@@ -21,8 +21,8 @@ from numpy.polynomial import Chebyshev
 from jaxdp import _divergences, _special
 from jaxdp._noise import _variance_gamma as law
 from jaxdp._special import log1p
-from jaxdp._special_bessel import DEBYE_FROM, SMALL, log_debye_series
-from jaxdp._special_gamma import log_gamma, log_gamma_ratio, stirling_remainder
+from jaxdp._special_bessel import SMALL
+from jaxdp._special_gamma import log_gamma, log_gamma_ratio
 
 _PIECES, _NODES = 48, 24
 _ANGLES = np.pi * (np.arange(_NODES) + 0.5) / _NODES
@@ -37,7 +37,6 @@ _INTEGRALS = np.array([Chebyshev(c).integ(lbnd=-1.0)(np.append(_POINTS, 1.0)) fo
 _SHARE = 1.0 / 64.0
 _GAUSS = tuple(0.5 * x for x in np.polynomial.legendre.leggauss(7))
 _SINGLE = 0.95  # nu from which f is constant next to 0
-_LEAST = 1e-200
 _TABLE, _STEPS = 1024, 6
 _AFTER = np.array([[False], [True]])  # the shift
 _FLATTEST = 1e-9  # |nu| for less
@@ -80,14 +79,14 @@ def _near(beta: jax.Array) -> _Near:
     both -= log_gamma(shift + 0.5)
     alone = -log_gamma_ratio(jnp.where(single, nu, 1.0), 0.5) - _special.LOG_2
     constant = jnp.where(single, alone, both) - 0.5 * np.log(np.pi)
-    rest = law.log_constant(shift + 0.5) + log_gamma(1.0 - shift) - log1p(2.0 * shift)
+    rest = log_gamma(1.0 - shift) - log_gamma(shift + 0.5) - log1p(2.0 * shift)
     return _Near(
         single,
         order,
         jnp.where(single, 0.0, shift),
         constant,
         0.5 * log_gamma_ratio(1.0 - order, 2.0 * order),
-        jnp.where(single, -jnp.inf, rest),
+        jnp.where(single, -jnp.inf, rest - 0.5 * np.log(np.pi)),
     )
 
 
@@ -99,7 +98,7 @@ class Tables(NamedTuple):
     """
 
     beta: jax.Array
-    scale: jax.Array
+    constant: jax.Array
     near: _Near
     width: jax.Array
     shape: jax.Array
@@ -113,17 +112,17 @@ class Tables(NamedTuple):
         return index.astype(jnp.int32), jnp.clip(2.0 * (place - index) - 1.0, -1.0, 1.0)
 
     def log_shape(self, log_y: jax.Array) -> jax.Array:
-        """log f(y) + y, less the scale."""
+        """`_variance_gamma.log_shape`."""
         index, x = self._piece(log_y)
         tiny = log_y < SMALL
         small = jnp.where(tiny, log_y, SMALL)
-        near = self.near.log_density(small) + jnp.exp(small) - self.scale
-        far = _leading(self.beta, jnp.where(tiny, 0.0, log_y)) + _clenshaw(self.shape[index], x)
+        near = self.near.log_density(small) + jnp.exp(small) - self.constant
+        far = law.leading(self.beta, jnp.where(tiny, 0.0, log_y)) + _clenshaw(self.shape[index], x)
         return jnp.where(tiny, near, far)
 
     def log_density(self, log_y: jax.Array) -> jax.Array:
         """log f(y)."""
-        return self.scale + self.log_shape(log_y) - jnp.exp(log_y)
+        return self.constant + self.log_shape(log_y) - jnp.exp(log_y)
 
     def log_sides(self, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         """log P(0 < Y < y) and log P(Y > y), y >= 0."""
@@ -172,48 +171,6 @@ def _clenshaw(coefficients: jax.Array, x: jax.Array) -> jax.Array:
     return coefficients[..., 0] + x * one - two
 
 
-def _orders(beta: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """|nu|, or a little more, and nu - |nu|."""
-    nu = beta - 0.5
-    return jnp.maximum(jnp.abs(nu), _LEAST), jnp.minimum(2.0 * nu, 0.0)
-
-
-def _log_scale(beta: jax.Array) -> jax.Array:
-    """log of nu^nu e^-nu/(pi^{1/2} Gamma(beta)), |nu| for nu, without large terms."""
-    large = beta > 1.0
-    safe = jnp.where(large, beta, 2.0)
-    value = (safe - 0.5) * log1p(-0.5 / safe) + 0.5 - _special.LOG_SQRT_2PI
-    value -= stirling_remainder(safe)
-    small, order = jnp.where(large, 1.0, beta), _orders(jnp.where(large, 1.0, beta))[0]
-    near = order * jnp.log(order) - order - log_gamma(small)
-    return jnp.where(large, value, near) - 0.5 * np.log(np.pi)
-
-
-def _leading(beta: jax.Array, log_y: jax.Array) -> jax.Array:
-    """The leading term of e^y f(y) by DLMF 10.41.4, up to `_log_scale`; finite at nu = 0.
-
-    With w = (nu^2 + y^2)^{1/2} the exponent is nu log((nu + w)/2) - w, less nu log nu - nu.
-    """
-    order, twice = _orders(beta)
-    y = jnp.exp(log_y)
-    w = jnp.sqrt(order * order + y * y)
-    d = y * (y / (w + order))  # w - nu
-    value = order * log1p(0.5 * d / order) + order * ((y + d) / (w + y))
-    return value + twice * (log_y - _special.LOG_2) - 0.25 * jnp.log(1.0 + w * w)
-
-
-def _shape_at(beta: jax.Array, log_y: jax.Array) -> jax.Array:
-    """log of e^y f(y) over its leading term: by Debye's series where it holds, or a quadrature."""
-    order, y = _orders(beta)[0], jnp.exp(log_y)
-    w = jnp.sqrt(order * order + y * y)
-    far = w >= DEBYE_FROM
-    root = jnp.where(far, w, DEBYE_FROM)
-    series = log_debye_series(-root, jnp.where(far, order / root, 0.0) ** 2)
-    series += 0.5 * (jnp.log(0.5 * jnp.pi) - jnp.log(root) + 0.5 * jnp.log(1.0 + root * root))
-    near = law.log_shape(beta, log_y) + law.log_constant(beta) - _log_scale(beta)
-    return jnp.where(far, series, near - _leading(beta, log_y))
-
-
 def _log_below(near: _Near, width: jax.Array, log_moment: jax.Array) -> jax.Array:
     """log P(0 < Y < y) at the nodes from those of y f(y), exact next to 0 (up to the median)."""
     exact = jax.lax.Precision.HIGHEST
@@ -223,13 +180,13 @@ def _log_below(near: _Near, width: jax.Array, log_moment: jax.Array) -> jax.Arra
 
 
 def _tables(beta: jax.Array, x: jax.Array) -> Tables:
-    near, scale = _near(beta), _log_scale(beta)
+    near, constant = _near(beta), law.log_constant(beta)
     last = jnp.log(1e10 * (1.0 + x + beta))
     width = jax.lax.stop_gradient((last - SMALL) / _PIECES)
     log_y = SMALL + width * (jnp.arange(_PIECES)[:, None] + 0.5 + 0.5 * _POINTS)
     y = jnp.exp(log_y)
-    shape = _shape_at(beta, log_y)
-    density = scale + _leading(beta, log_y) + shape - y
+    shape = law.relative_shape(beta, log_y)
+    density = constant + law.leading(beta, log_y) + shape - y
     below = _log_below(near, width, log_y + density)
     above = law.log_interval(beta, y, jnp.full_like(y, jnp.inf))
     is_above = jax.lax.stop_gradient(above[:, _NODES // 2] < below[:, _NODES // 2])
@@ -238,7 +195,7 @@ def _tables(beta: jax.Array, x: jax.Array) -> Tables:
     # (a law far out has no mass that is a number, nor any that counts)
     values = jnp.where(jnp.isfinite(values), values, 0.0)
     fitted = jnp.matmul(values, jnp.asarray(_FIT).T, precision=jax.lax.Precision.HIGHEST)
-    return Tables(beta, scale, near, width, fitted[0], fitted[1], is_above)
+    return Tables(beta, constant, near, width, fitted[0], fitted[1], is_above)
 
 
 class Pair(NamedTuple):
