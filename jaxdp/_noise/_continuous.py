@@ -69,7 +69,7 @@ class VarianceGamma(Base):
         return lambda lo, hi: _variance_gamma_masses.log_masses(pair, lo, hi)
 
     def _mass_error(self) -> jax.Array:
-        """Quadratures are good to 1e-12; not next to an infinite peak (beta < 1/2)."""
+        """Tables are good to 1e-12; not next to an infinite peak (beta < 1/2)."""
         return jnp.where(self._beta() < 0.5, jnp.nan, QUADRATURE)
 
     def sample(self, key: jax.Array, value: Any) -> Any:
