@@ -36,9 +36,9 @@ from jaxdp import _checks, _divergences, _rates, _x64
 from jaxdp._mechanisms import Base, Direction, mechanism
 from jaxdp._mechanisms._base import Masses
 from jaxdp._noise import _variance_gamma as law
-from jaxdp._noise import _variance_gamma_masses
 from jaxdp._noise._finite_pairs import first_largest
 from jaxdp._noise._sums import QUADRATURE
+from jaxdp._noise._variance_gamma_masses import masses_function
 from jaxdp._rounding import product_up, quotient_up
 from jaxdp._special import log1p
 
@@ -184,8 +184,7 @@ class LaplaceIteration(Base):
         if self._shifts().shape[0] == 1:
             x = self._single()
             return lambda lo, hi: _divergences.laplace_log_masses(lo, hi, x)
-        pair = _variance_gamma_masses.pair(*self._several())
-        return lambda lo, hi: _variance_gamma_masses.log_masses(pair, lo, hi)
+        return masses_function(*self._several())
 
     def _mass_error(self) -> float:
         return QUADRATURE

@@ -10,11 +10,12 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _rates
 from jaxdp._mechanisms import Base, Direction, mechanism
 from jaxdp._mechanisms._base import Masses, add_noise
-from jaxdp._noise import _samplers, _variance_gamma_masses
+from jaxdp._noise import _samplers
 from jaxdp._noise import _variance_gamma as law
 from jaxdp._noise._entries import require_entries
 from jaxdp._noise._lattice import INTEGER
 from jaxdp._noise._sums import QUADRATURE
+from jaxdp._noise._variance_gamma_masses import masses_function
 from jaxdp._rounding import quotient_up
 
 COUNT = _checks.Domain("an integer >= 1", INTEGER.contains)
@@ -65,8 +66,7 @@ class VarianceGamma(Base):
         return self._masses_function()(lo, hi)
 
     def _masses_function(self) -> Masses:
-        pair = _variance_gamma_masses.pair(self._beta(), self._x)
-        return lambda lo, hi: _variance_gamma_masses.log_masses(pair, lo, hi)
+        return masses_function(self._beta(), self._x)
 
     def _mass_error(self) -> jax.Array:
         """Tables are good to 1e-12; not next to an infinite peak (beta < 1/2)."""

@@ -9,6 +9,8 @@ All integrals run over log distances to the points 0 and x where f is singular, 
 double-exponential rules, so that any beta > 0 is integrated to full relative accuracy.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -108,12 +110,15 @@ def largest_loss(beta: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where(beta >= 1.0, x, rounded_up(peak))
 
 
-def _losses(beta, x, log_d, after):
-    """Loss at y = x + d (after) or x - d, d <= x/2 (before), and log f(d) + d up to a constant."""
+def losses(shape_of, x, log_d, after):
+    """Loss at y = x + d (after) or x - d, d <= x/2 (before), and `log_shape` of d.
+
+    By a function for the latter: of here, or of `_variance_gamma_masses`.
+    """
     d = jnp.exp(log_d)
     log_rest = jnp.log(x - jnp.minimum(d, 0.5 * x))
     other = jnp.where(after, jnp.logaddexp(log_d, jnp.log(x)), log_rest)
-    shapes = log_shape(beta, jnp.stack([log_d, other]))
+    shapes = shape_of(jnp.stack([log_d, other]))
     return jnp.where(after, x, x - 2.0 * d) + (shapes[0] - shapes[1]), shapes[0]
 
 
@@ -130,7 +135,9 @@ def _crossings(epsilon, beta, x):
     def body(_, ends):
         below, above = (end[:, None] for end in ends)
         points = below + (above - below) * fractions
-        false = (_losses(beta, x, points, after)[0] > epsilon) != rising
+        false = (
+            losses(functools.partial(log_shape, beta), x, points, after)[0] > epsilon
+        ) != rising
         low = jnp.max(jnp.where(false, points, below), axis=1)
         later = jnp.where(false | (points <= low[:, None]), above, points)
         return low, jnp.min(later, axis=1)
@@ -194,7 +201,7 @@ def _upper_half(epsilon, beta, x, slack):
     log_d, log_weights = _frozen([jnp.concatenate(pair) for pair in zip(near, far, strict=True)])
     log_d = jnp.minimum(log_d, 300.0)
     is_after = jnp.arange(2 * _NODES) >= _NODES
-    loss, shape = _losses(beta, x, log_d, is_after)
+    loss, shape = losses(functools.partial(log_shape, beta), x, log_d, is_after)
     gap = epsilon - loss
     inside = (gap < 0.0) & (peak_in | (is_after & concave))
     terms = log_constant(beta) + shape - jnp.exp(log_d) + log_weights
@@ -209,7 +216,9 @@ def nodes(beta: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     ray_u, ray_w = _frozen(_half_line(SLOWEST, width))
     piece_u, piece_w = _frozen(_interval(SLOWEST, jnp.log(0.5 * x)))
     log_d = jnp.concatenate([piece_u, jnp.minimum(ray_u, 300.0)])
-    loss, shape = _losses(beta, x, log_d, jnp.arange(2 * _NODES) >= _NODES)
+    loss, shape = losses(
+        functools.partial(log_shape, beta), x, log_d, jnp.arange(2 * _NODES) >= _NODES
+    )
     log_f = log_constant(beta) + shape - jnp.exp(log_d) + jnp.concatenate([piece_w, ray_w])
     # y at distance d from 0 has the loss -l of its mirror at d from x, where f(y) = f(d) e^-l
     return jnp.concatenate([-loss, loss]), jnp.concatenate([log_f, log_f - loss])
@@ -218,49 +227,39 @@ def nodes(beta: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
 _MASS_NODES, _AT_A_TIME = 384, 1024
 
 
-def log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-    """log P(low < Y <= high), elementwise; a few at a time, since each holds a quadrature."""
-    low, high = jnp.broadcast_arrays(low, high)
-    each = jax.checkpoint(lambda ends: _log_interval(beta, *ends))
-    ends = low.ravel(), high.ravel()
-    return jax.lax.map(each, ends, batch_size=_AT_A_TIME).reshape(low.shape)
+def log_survival(beta: jax.Array, y: jax.Array) -> jax.Array:
+    """log P(Y > y) of y > 0, elementwise; a few at a time, since each holds a quadrature."""
+    each = jax.checkpoint(lambda y: _log_survival(beta, y))
+    return jax.lax.map(each, y.ravel(), batch_size=_AT_A_TIME).reshape(y.shape)
 
 
-def _log_interval(beta: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+def _log_survival(beta: jax.Array, y: jax.Array) -> jax.Array:
     """The same for all at once: Y is N(0, 2 G) given G ~ Gamma(beta).
 
-    The trapezoidal rule over log g around the peak of g^beta e^{-g - a^2/(4g)}, with a the end
-    next to 0: there the exponent falls by A (e^d - 1 - d) + B (e^-d - 1 + d) in d = log g - peak.
+    The trapezoidal rule over log g around the peak of g^beta e^{-g - y^2/(4g)}: there the exponent
+    falls by A (e^d - 1 - d) + B (e^-d - 1 + d) in d = log g - peak.
     """
-    empty = ~(low < high)
-    low, high = jnp.where(empty, 0.0, low), jnp.where(empty, 1.0, high)
-    a = jnp.maximum(jnp.maximum(low, -high), 0.0)
-    a = jax.lax.stop_gradient(jnp.minimum(a, 1e150))
+    a = jax.lax.stop_gradient(jnp.minimum(y, 1e150))
     shape = jax.lax.stop_gradient(beta)
     peak = 0.5 * (shape + jnp.sqrt(shape * shape + a * a))
-    # below beta = 1/2 a short interval next to 0 has its mass at g of about its length squared
-    far = jax.lax.stop_gradient(jnp.maximum(jnp.abs(low), jnp.abs(high)))
-    square = jnp.maximum(far * far, 1e-290)
-    top = jnp.where((shape < 0.5) & (square < peak), square, peak)
-    other = 0.25 * a * a / top
+    other = 0.25 * a * a / peak
 
     def spread(y):
         return y + jnp.sqrt(2.0 * y)
 
     y_top, y_other = _FALL / peak, _FALL / jnp.maximum(other, 1e-300)
-    right = log1p(spread(y_top)) + jnp.log(peak / top)
+    right = log1p(spread(y_top))
     left = jnp.minimum(spread(y_top), log1p(spread(y_other)))
     core = jnp.minimum((left + right) / 8.0, 2.0)
     start, end = -jnp.arcsinh(left / core), jnp.arcsinh(right / core)
     step = (end - start) / (_MASS_NODES - 1)
     theta = start[..., None] + step[..., None] * jnp.arange(_MASS_NODES, dtype=jnp.float64)
     bend = core[..., None] * jnp.sinh(theta)
-    v = jnp.log(top)[..., None] + bend
-    scale = jnp.exp(-0.5 * (v + _special.LOG_2))
-    inner = _special.log_ndtr_interval(low[..., None] * scale, high[..., None] * scale)
-    # beta v - e^v - log Gamma(beta), with its largest terms taken out
-    tau = jnp.log(top / beta)[..., None] + bend
+    scale = jnp.exp(-0.5 * (jnp.log(peak)[..., None] + bend + _special.LOG_2))
+    inner = _special.log_ndtr_interval(y[..., None] * scale, jnp.inf)
+    # beta v - e^v - log Gamma(beta) at v = log g, with its largest terms taken out
+    tau = jnp.log(peak / beta)[..., None] + bend
     values = beta * (tau - jnp.expm1(tau)) + inner + jnp.log(jnp.cosh(theta))
-    scale = 0.5 * jnp.log(beta) - _special.LOG_SQRT_2PI - stirling_remainder(beta)
-    total = _special.logsumexp(values, axis=-1) + jnp.log(step * core) + scale
-    return jnp.where(empty, -jnp.inf, jnp.minimum(total, 0.0))
+    constant = 0.5 * jnp.log(beta) - _special.LOG_SQRT_2PI - stirling_remainder(beta)
+    total = _special.logsumexp(values, axis=-1) + jnp.log(step * core) + constant
+    return jnp.minimum(total, 0.0)

@@ -11,6 +11,7 @@ normal laws, and is compared with high precision in between (the tests).
 Below u = -18 two terms of the power series of f are exact (DLMF 10.27.4, 10.25.2).
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.polynomial import Chebyshev
 
 from jaxdp import _divergences, _special
+from jaxdp._mechanisms._base import Masses
 from jaxdp._noise import _variance_gamma as law
 from jaxdp._special import log1p
 from jaxdp._special_bessel import SMALL
@@ -188,7 +190,7 @@ def _tables(beta: jax.Array, x: jax.Array) -> Tables:
     shape = law.relative_shape(beta, log_y)
     density = constant + law.leading(beta, log_y) + shape - y
     below = _log_below(near, width, log_y + density)
-    above = law.log_interval(beta, y, jnp.full_like(y, jnp.inf))
+    above = law.log_survival(beta, y)
     is_above = jax.lax.stop_gradient(above[:, _NODES // 2] < below[:, _NODES // 2])
     mass = jnp.where(is_above[:, None], above, below - log_y) - density
     values = jnp.stack([shape, mass])
@@ -221,9 +223,14 @@ def pair(beta: jax.Array, x: jax.Array) -> Pair:
     # nearly uniform in t near the end, then out to -1e6
     reach = jnp.expm1(jnp.linspace(0.0, np.log(0.3 * law.DEEP), _TABLE, dtype=jnp.float64)) / 0.3
     t = far[:, None] - reach[::-1]
-    losses = _losses(frozen, at, t, jnp.asarray(_AFTER))
+    losses, _ = law.losses(frozen.log_shape, at, t, jnp.asarray(_AFTER))
     falls = jnp.stack([jnp.asarray(True), frozen.beta < 1.0])[:, None]
     return Pair(noise, x, t, losses, falls, law.peak_loss(frozen.beta, at))
+
+
+def masses_function(beta: jax.Array, x: jax.Array) -> Masses:
+    """`log_masses` of a pair, with all that they have in common computed once."""
+    return functools.partial(log_masses, pair(beta, x))
 
 
 def log_masses(of: Pair, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -260,15 +267,6 @@ def _log_intervals(known: Tables, low: jax.Array, high: jax.Array) -> jax.Array:
     return jax.lax.map(each, ends, batch_size=_AT_A_TIME).reshape(low.shape)
 
 
-def _losses(noise: Tables, x: jax.Array, log_d: jax.Array, after: jax.Array) -> jax.Array:
-    """Loss at y = x + d (after) or x - d, d <= x/2 (before)."""
-    d = jnp.exp(log_d)
-    log_rest = jnp.log(x - jnp.minimum(d, 0.5 * x))
-    other = jnp.where(after, jnp.logaddexp(log_d, jnp.log(x)), log_rest)
-    near, far = noise.log_shape(jnp.stack([log_d, other]))
-    return jnp.where(after, x, x - 2.0 * d) + (near - far)
-
-
 def _positions(of: Pair, level: jax.Array) -> tuple[jax.Array, jax.Array]:
     """{L > level} = (x - d, x + e), level >= 0: -d and e, infinite where there is no such end.
 
@@ -283,7 +281,7 @@ def _positions(of: Pair, level: jax.Array) -> tuple[jax.Array, jax.Array]:
     index = jnp.clip(index, 1, _TABLE - 1)
 
     def excess(t: jax.Array) -> jax.Array:
-        return sign * (_losses(of.noise, x, t, jnp.asarray(_AFTER)) - flat)
+        return sign * (law.losses(of.noise.log_shape, x, t, jnp.asarray(_AFTER))[0] - flat)
 
     def newton(_, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         t, low, high = state
