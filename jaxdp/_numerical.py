@@ -18,6 +18,7 @@ from jaxdp._numerical_terms import (
     as_term,
     has_tables,
     holds_average,
+    number_of_steps,
     terms_of,
 )
 from jaxdp._numerical_terms import has_law as has_law
@@ -99,7 +100,7 @@ def _with_tables(
 
     A question that is mirrored is asked of the law that is right in the other direction.
     """
-    number = sum(jnp.asarray(t.multiplicity, jnp.float64) for t in _curve.canonical_terms(m))
+    number = number_of_steps(m)
     log_floor = log_delta - jnp.log(jnp.maximum(number, 1.0)) - TABLE_FLOOR
 
     def one(add: _law.Flag, sides: Sides) -> Bounds:

@@ -6,6 +6,7 @@ and is then one step like any other. Averages are right in one direction only, a
 one, too.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -13,9 +14,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxdp import _divergences, _law, _numerical_average
-from jaxdp._mechanisms import Average, Base, Mechanism, Mixture, PoissonSampled, _curve
+from jaxdp._mechanisms import Average, Base, Mechanism, Mixture, _curve
+from jaxdp._mechanisms._of_curve import OfCurve
 from jaxdp._mechanisms._revealed import MIXED, mixed_masses
 from jaxdp._mechanisms._schedule import Steps
+from jaxdp._noise import _atoms
 
 TABLE_FLOOR = 16.0  # what a tabulated law puts at infinity is less than delta by this
 _AVERAGE_ROOM = 2.0  # an average in a table is accurate about a delta that is smaller by this
@@ -39,11 +42,10 @@ def has_law(m: Mechanism) -> bool:
 
 
 def _step_has_law(step: Base) -> bool:
-    if isinstance(step, Steps):
-        one = step.mechanism
-        return isinstance(one, Base) and _step_has_law(one) and not _is_nested(one)
     held = step._held()
-    return all(_run_has_law(m) for m in held) if held else step._has_law
+    if held:
+        return all(_run_has_law(m) for m in held)
+    return step._has_law or isinstance(step, OfCurve)
 
 
 def _run_has_law(m: Mechanism) -> bool:
@@ -55,7 +57,9 @@ def _run_has_law(m: Mechanism) -> bool:
 
 
 def _is_nested(step: Base) -> bool:
-    """Whether a step holds compositions, whose laws have to be tabulated."""
+    """Whether it holds compositions, or has no law but its curve: what has to be tabulated."""
+    if isinstance(step, OfCurve):
+        return True
     ones = [_curve.single(_curve.canonical_terms(m)) for m in step._held()]
     return any(one is None or _is_nested(one) for one in ones)
 
@@ -78,24 +82,57 @@ def holds_average(m: Mechanism) -> bool:
     return _curve.has_average(m) or any(holds_average(x) for x in inside)
 
 
+def number_of_steps(m: Mechanism) -> jax.Array:
+    """How many factors m has."""
+    steps = jnp.float64(0.0)
+    for t in _curve.canonical_terms(m):
+        own = jnp.sum(t.mechanism.copies) if isinstance(t.mechanism, Steps) else 1.0
+        steps += t.multiplicity * own
+    return steps
+
+
 def terms_of(m: Mechanism, tables: Tables | None = None) -> _law.Terms:
     """The factors of m as one-step laws with their counts; nested ones need `tables`."""
     terms = []
     for t in _curve.canonical_terms(m):
         step = t.mechanism
         if isinstance(step, Steps):
-            n = t.multiplicity
-            parameters = (step.mechanism, step.copies)
-            terms.append(_law.Family(lambda x, n=n: _term(x[0], n * x[1]), parameters))
-        elif isinstance(step, Average):
-            assert tables is not None
-            terms.append(_averaged(step, t.multiplicity, tables))
-        elif _is_nested(step):
-            assert tables is not None
-            terms.append(_nested_term(step, tables)._replace(count=t.multiplicity))
+            terms.append(_family(step, t.multiplicity, tables))
         else:
-            terms.append(_term(step, t.multiplicity))
+            terms.append(_factor(step, t.multiplicity, tables))
     return tuple(terms)
+
+
+def _factor(step: Any, count: ArrayLike, tables: Tables | None) -> _law.Term:
+    """A step, or an average, so many times."""
+    if isinstance(step, Average):
+        assert tables is not None
+        return _averaged(step, count, tables)
+    if _is_nested(step):
+        assert tables is not None
+        return _nested_term(step, tables)._replace(count=count)
+    return _term(step, count)
+
+
+def _family(step: Steps, count: ArrayLike, tables: Tables | None) -> _law.Family:
+    """Steps of one kind: by their parameters, or by a table for each of them."""
+    one = step.mechanism
+    if not _is_nested(step):
+        return _law.Family(lambda x: _term(x[0], count * x[1]), (one, step.copies))
+    assert tables is not None
+    add, side, size, log_floor = tables
+
+    @jax.checkpoint
+    def law(x: tuple[Any, jax.Array]) -> _law.Table:
+        inner = _law.oriented((_factor(x[0], count * x[1], tables)._replace(count=1.0),), add)
+        return _law.table(inner, log_floor, size, side)
+
+    laws = jax.lax.map(law, (one, step.copies))
+
+    def term(x: tuple[_law.Table, jax.Array]) -> _law.Term:
+        return _law.orient_one(x[0].term()._replace(count=count * x[1]), add)
+
+    return _law.Family(term, (laws, step.copies))
 
 
 def _averaged(block: Average, count: ArrayLike, tables: Tables) -> _law.Term:
@@ -125,8 +162,10 @@ def _log_top(term: _law.Term, block: Average) -> jax.Array:
     return jax.lax.stop_gradient(jnp.where(some & jnp.isfinite(top), top - 1.0, -jnp.inf))
 
 
-def as_term(tables: Tables | None, m: Mechanism, count: ArrayLike) -> _law.Term:
-    """A run as one term."""
+def as_term(tables: Tables | None, m: Mechanism, count: ArrayLike) -> Any:
+    """A run as one term; steps of one kind as a family."""
+    if isinstance(m, Steps):
+        return _family(m, count, tables)
     if isinstance(m, Base) and not _is_nested(m):
         return _term(m, count)
     assert tables is not None
@@ -141,7 +180,7 @@ def _run_term(m: Mechanism, tables: Tables) -> _law.Term:
         assert isinstance(term, _law.Term)  # one step has no steps of its own
         return term
     add, side, size, log_floor = tables
-    return _law.orient_one(_law.tabulated(_law.oriented(inner, add), log_floor, size, side), add)
+    return _law.orient_one(_law.table(_law.oriented(inner, add), log_floor, size, side).term(), add)
 
 
 def _mixed_term(step: Mixture, tables: Tables) -> _law.Term:
@@ -167,8 +206,14 @@ def _mixed_term(step: Mixture, tables: Tables) -> _law.Term:
     )
 
 
-def _nested_term(step: PoissonSampled | Mixture, tables: Tables) -> _law.Term:
+def _nested_term(step: Base, tables: Tables) -> _law.Term:
     """A sampled composition, or a mixture of some, as a term right in the tables' direction."""
+    if isinstance(step, OfCurve):
+        loss, log_q, log_p, log_tau = step._pair(tables.side, tables.log_floor)
+        masses = functools.partial(_atoms.interval_log_masses, loss=loss, log_q=log_q, log_p=log_p)
+        some = jnp.where((log_q > -jnp.inf) | (log_p > -jnp.inf), loss, 0.0)
+        support = jnp.min(some), jnp.max(some)
+        return _law.Term(masses, 1.0, log_tau, log_tau, support)
     if isinstance(step, Mixture):
         return _mixed_term(step, tables)
     base = _run_term(step.mechanism, tables)

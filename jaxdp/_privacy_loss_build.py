@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxdp import _law, _numerical
 from jaxdp import _privacy_loss_readings as readings
 from jaxdp._law import _allowances
-from jaxdp._mechanisms import Mechanism, _curve
-from jaxdp._mechanisms._schedule import Steps
+from jaxdp._mechanisms import _curve
+from jaxdp._numerical_terms import number_of_steps
 
 
 def build(m, delta, direction, side, size, kind):
@@ -21,7 +21,7 @@ def build(m, delta, direction, side, size, kind):
     add = direction == "add" if isinstance(direction, str) else direction  # traced: "add" or not
     ends = [_curve.end(m, d) for d in ("remove", "add")]
     ends = [jax.tree.map(lambda x, y: jnp.where(add, y, x), *p) for p in (ends, ends[::-1])]
-    steps = _number_of_steps(m)
+    steps = number_of_steps(m)
     largest = [loss + _allowances.largest_loss(loss, steps) for loss, _ in ends]
     failure = [jnp.minimum(x + sign * _allowances.failure(x), 0.0) for _, x in ends]
     start = jnp.asarray(law.start, jnp.float64)
@@ -39,11 +39,3 @@ def build(m, delta, direction, side, size, kind):
     anchor, log_anchor = readings.anchored(built)
     built = dataclasses.replace(built, anchor=anchor, log_anchor=log_anchor)
     return tuple(jnp.where(ok, getattr(built, name), jnp.nan) for name in names)
-
-
-def _number_of_steps(m: Mechanism) -> jax.Array:
-    steps = jnp.float64(0.0)
-    for t in _curve.canonical_terms(m):
-        own = jnp.sum(t.mechanism.copies) if isinstance(t.mechanism, Steps) else 1.0
-        steps += t.multiplicity * own
-    return steps

@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences
 from jaxdp._allocation import _shuffle_curve, _shuffle_renyi
+from jaxdp._law import _from_curve
 from jaxdp._mechanisms import (
     Base,
     Direction,
@@ -28,23 +29,27 @@ from jaxdp._mechanisms import (
     require_mechanism,
 )
 from jaxdp._mechanisms._curve import canonical_terms, single
+from jaxdp._mechanisms._of_curve import OfCurve
 from jaxdp._special import log1p
 
 _CHOICES, _ROUNDS = 32, 5  # of eps0: so many, then so many between the neighbours of the best
+_CELLS = 511  # of the losses > 0 of a pair: the nodes are whole batches
+_BLOCKS, _FEW_BLOCKS = (1024, 12.0), (512, 7.0)  # for a point, for each of a pair
+_INSIDE = 1.0 - 1e-9
 _NEAR = 1e-5  # of the range of eps0: steps of differences, and what counts as its end
 _LARGEST = 1e9
 _DEEP = 60.0  # deviations of the loss up to which eps0 is looked for: delta0 is e^-1800 there
 
 
 @mechanism
-class Shuffled(Base):
+class Shuffled(OfCurve):
     """n reports of a local randomiser, in random order.
 
     A bound for replacing one record's input, for comparison with random allocation: the pair of the
     module's source for pure-DP steps, exact for randomised response, and the best (eps0, delta0)
     reading of other steps, as for the Gaussian. Add and remove agree. One shuffle has a curve;
-    compositions and allocations of it are answered by Rényi divergences, from above (`Renyi()`, the
-    default), for want of a loss law.
+    where it is composed, sampled or allocated, the pair with the curve above stands for it, and
+    that with the curve below, known for randomised response alone.
 
     Args:
       mechanism: the local randomiser; its sensitivity is that of replacing one input by another.
@@ -64,7 +69,6 @@ class Shuffled(Base):
     mechanism: Mechanism
     num_records: ArrayLike
 
-    _has_law: ClassVar = False
     _domains: ClassVar = {
         "num_records": _checks.Domain("in [1, 1e9]", lambda x: (x >= 1) & (x <= _LARGEST))
     }
@@ -79,40 +83,41 @@ class Shuffled(Base):
         inside = self._domains["num_records"].contains(self.num_records)
         return self.mechanism._in_domain() & inside
 
-    def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
-        n, up = jnp.asarray(self.num_records, jnp.float64), slack >= 0.0
-        step = single(canonical_terms(self.mechanism))
-        if step is None:
-            raise ValueError("mechanism must be one step, to be shuffled")
-        if isinstance(step, RandomizedResponse):
-            bound = jnp.asarray(step.epsilon)
-            clone, rest = 2.0 * jax.nn.sigmoid(-bound), jnp.tanh(0.5 * bound)
-            return _shuffle_curve.pure_log_delta(epsilon, bound, clone, n, up, rest)
-        if not up:
-            return jnp.full_like(epsilon, -jnp.inf)
-        local = _worse(step, epsilon, slack)  # shuffling is a post-processing
-
-        def lost(bound):
-            factor = jnp.logaddexp(epsilon, 0.0) + log1p(0.5 * jnp.exp(-bound)) + jnp.log(n)
-            failing = _worse(step, bound, _divergences.SLACK)
-            return factor + failing + 16.0 * _divergences.SLACK
-
-        def rough(bound):
-            e = jnp.clip(epsilon, 0.0, bound * (1.0 - 1e-9))
-            clone, rest = jnp.exp(-bound), -jnp.expm1(-bound)
-            return jnp.logaddexp(_shuffle_curve.estimate(e, bound, clone, rest, n), lost(bound))
-
-        # Any eps0 is valid: it is chosen by estimates, a thousand times cheaper than the bound.
-        bound = _best(rough, *_range(step, epsilon))
-        clone, rest = jnp.exp(-bound), -jnp.expm1(-bound)
-        kept = _shuffle_curve.pure_log_delta(epsilon, bound, clone, n, True, rest)
-        value = _divergences.log_add(kept, lost(bound))
-        return jnp.minimum(jnp.where(value < local, value, local), 0.0)
-
-    def _sampled_rate_function(self) -> _shuffle_renyi.SampledRate:
+    def _step(self) -> Base:
         step = single(canonical_terms(self.mechanism))
         assert step is not None  # as was checked
-        return _shuffle_renyi.sampled_rate_function(self, step)
+        return step
+
+    def _curve(self, up: bool, blocks: _shuffle_curve.Blocks) -> Callable[[jax.Array], jax.Array]:
+        """A bound on log H at any real epsilon, from above or from below."""
+        n, step = jnp.asarray(self.num_records, jnp.float64), self._step()
+        if isinstance(step, RandomizedResponse):
+            return lambda e: _shuffle_curve.pure_log_delta(e, *_coins(step), n, up, blocks)
+        if up:
+            return lambda e: _of_failing(step, n, e, blocks)
+        # A failure is seen among all reports, where the others' inputs cannot fail so.
+        lost = jnp.maximum(*(step._log_failure(d) for d in ("remove", "add"))) - 2.0**-40
+        return lambda e: jnp.full_like(e, lost)
+
+    def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
+        return self._curve(slack >= 0.0, _BLOCKS)(epsilon)
+
+    def _pair(self, side: int, log_floor: jax.Array) -> tuple[jax.Array, ...]:
+        n, step = jnp.asarray(self.num_records, jnp.float64), self._step()
+        upper = rough = self._curve(True, _FEW_BLOCKS)
+        top = _range(step, jnp.zeros(()))[1]
+        if isinstance(step, RandomizedResponse):
+            bound, clone, rest = _coins(step)
+            rough = lambda e: _shuffle_curve.estimate(e * _INSIDE, bound, clone, rest, n)  # noqa: E731
+        elif side < 0:
+            return _from_curve.nothing()
+        last = _from_curve.extent(rough, top, log_floor)
+        if side > 0:
+            return _from_curve.above(upper, last, _CELLS)
+        return _from_curve.below(upper, self._curve(False, _FEW_BLOCKS), last, _CELLS)
+
+    def _sampled_rate_function(self) -> _shuffle_renyi.SampledRate:
+        return _shuffle_renyi.sampled_rate_function(self, self._step())
 
     def _rate_function(self) -> Callable[[jax.Array], jax.Array]:
         rate = self._sampled_rate_function()
@@ -124,22 +129,46 @@ class Shuffled(Base):
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         return self._sampled_rate_function()(s, q)
 
-    def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        raise ValueError("method: Shuffled has no loss law, use Renyi()")
-
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         return self.mechanism._loss_range()
 
     def _log_failure(self, direction: Direction) -> jax.Array:
         return self.mechanism._log_failure(direction)
 
-    def _symmetric(self) -> bool:
-        return True
-
     def sample(self, key: jax.Array, value: Any) -> jax.Array:
         """One report for every entry along the first axis of an array, in random order."""
         report, order = jax.random.split(key)
         return jax.random.permutation(order, self.mechanism.sample(report, jnp.asarray(value)))
+
+
+def _coins(step: RandomizedResponse) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """eps0, and the probabilities that a report is a fair coin or not."""
+    bound = jnp.asarray(step.epsilon)
+    return bound, 2.0 * jax.nn.sigmoid(-bound), jnp.tanh(0.5 * bound)
+
+
+def _of_failing(
+    step: Base, n: jax.Array, epsilon: jax.Array, blocks: _shuffle_curve.Blocks
+) -> jax.Array:
+    """log H of n shuffled reports of any step at most, by the best reading as (eps0, delta0)-DP."""
+    local = _worse(step, epsilon, _divergences.SLACK)  # shuffling is a post-processing
+
+    def lost(bound: jax.Array) -> jax.Array:
+        factor = jnp.logaddexp(epsilon, 0.0) + log1p(0.5 * jnp.exp(-bound)) + jnp.log(n)
+        failing = _worse(step, bound, _divergences.SLACK)
+        return factor + failing + 16.0 * _divergences.SLACK
+
+    def rough(bound: jax.Array) -> jax.Array:
+        e = jnp.clip(epsilon, 0.0, bound * _INSIDE)
+        clone, rest = jnp.exp(-bound), -jnp.expm1(-bound)
+        return jnp.logaddexp(_shuffle_curve.estimate(e, bound, clone, rest, n), lost(bound))
+
+    # Any eps0 is valid: it is chosen by estimates, a thousand times cheaper than the bound.
+    bound = _best(rough, *_range(step, epsilon))
+    clone, rest = jnp.exp(-bound), -jnp.expm1(-bound)
+    kept = _shuffle_curve.pure_log_delta(epsilon, bound, clone, rest, n, True, blocks)
+    value = _divergences.log_add(kept, lost(bound))
+    return jnp.minimum(jnp.where(value < local, value, local), 0.0)
 
 
 def _worse(step: Base, epsilon: jax.Array, slack: float) -> jax.Array:

@@ -34,8 +34,7 @@ from jaxdp import _divergences, _special, _special_gamma
 from jaxdp._rounding import exact_product
 from jaxdp._special import log1p
 
-_BLOCKS = 1024  # of the number of clones
-_WIDTH = 12.0  # deviations on either side
+Blocks = tuple[int, float]
 _NODES = np.polynomial.legendre.leggauss(40)
 _FALL = 42.0  # log of what the integral may leave out
 _QUADRATURE = 1e-13
@@ -158,17 +157,18 @@ def estimate(epsilon, bound, clone, rest, n):
     return value + jnp.log(deviation * part) - _special.LOG_SQRT_2PI
 
 
-def _edges(n, share, rest):
+def _edges(n, share, rest, blocks: Blocks):
     """Block i holds the numbers of clones from edges[i] on, below edges[i + 1].
 
     They lie on multiples of a power of two, so that they stay where they are when a parameter
     moves a little: the bound is then differentiable, as its derivative at frozen edges says.
     """
     mean, deviation = n * share, jnp.sqrt(n * share * rest)
-    wanted = 2.0 * _WIDTH / _BLOCKS * deviation
+    number, width = blocks
+    wanted = 2.0 * width / number * deviation
     spacing = jnp.exp2(jnp.ceil(jnp.log2(jnp.maximum(wanted, 1.0))))
-    first = jnp.maximum(jnp.floor(mean / spacing) - 0.5 * _BLOCKS, 0.0)
-    edges = spacing * (first + jnp.arange(_BLOCKS + 1, dtype=jnp.float64))
+    first = jnp.maximum(jnp.floor(mean / spacing) - 0.5 * number, 0.0)
+    edges = spacing * (first + jnp.arange(number + 1, dtype=jnp.float64))
     return jax.lax.stop_gradient(jnp.minimum(edges, jnp.ceil(n)))
 
 
@@ -202,9 +202,10 @@ def pure_log_delta(
     epsilon: jax.Array,
     bound: jax.Array,
     clone: jax.Array,
+    rest: jax.Array,
     n: jax.Array,
     up: bool,
-    rest: jax.Array | None = None,
+    blocks: Blocks,
 ) -> jax.Array:
     """log H of the pair of an eps0-DP randomiser, from above or below, at any real epsilon.
 
@@ -212,18 +213,18 @@ def pure_log_delta(
       bound: eps0.
       clone: p, and `rest` is 1 - p, which both have few roundoffs of relative error.
       n: the number of records.
+      blocks: how many of the number of clones, and to how many deviations on either side.
     """
     side = 1.0 if up else -1.0
     magnitude = jnp.where(epsilon < 0.0, -epsilon, epsilon)
     inside = magnitude < bound
     e = jnp.where(inside, magnitude, 0.0)
-    rest = 1.0 - clone if rest is None else rest
     # fewer clones, and a smaller rho, are the larger side
     p = jnp.maximum(clone * (1.0 - side * _ULPS), _LEAST)
     rest = jnp.maximum(rest * (1.0 + side * _ULPS), _LEAST)
     rho, log_gap = _ratio(e, bound)
     tilt, log_moment, share, others = _tilt(rho, log_gap, n, p, rest)
-    edges = _edges(n, share, others)
+    edges = _edges(n, share, others, blocks)
     rho = rho * (1.0 - side * _ULPS)
     log_gap = log_gap + side * _divergences.SLACK * (16.0 + 4.0 * jnp.abs(log_gap))
     first, last = edges[:-1], edges[1:] - 1.0

@@ -8,7 +8,8 @@ from jaxdp._law._query import epsilon_bounds as epsilon_bounds
 from jaxdp._law._query import log_delta_bounds as log_delta_bounds
 from jaxdp._law._query import log_delta_estimate as log_delta_estimate
 from jaxdp._law._query import reflected as reflected
-from jaxdp._law._table import tabulated as tabulated
+from jaxdp._law._table import Table as Table
+from jaxdp._law._table import table as table
 from jaxdp._law._terms import AnyDirection as AnyDirection
 from jaxdp._law._terms import Bounds as Bounds
 from jaxdp._law._terms import Family as Family

@@ -245,8 +245,36 @@ def _beyond(tilts: jax.Array, log_mgf: jax.Array, at: jax.Array, above: bool) ->
     return _allowances.CHERNOFF * jnp.exp(jnp.minimum(jnp.min(exponent, axis=-1), 0.0))
 
 
-def tabulated(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Term:
-    """The composition as a term, above (side = +1) or below (-1) in its "remove" reading.
+class Table(NamedTuple):
+    """A law on a lattice of losses: its first one, their spacing, Q- and P-masses.
+
+    And log P{L = inf}, log Q{L = -inf}, the losses that have mass, and nan where nothing is known.
+    """
+
+    first: jax.Array
+    spacing: jax.Array
+    q: jax.Array
+    p: jax.Array
+    log_tau_p: jax.Array
+    log_tau_q: jax.Array
+    support: tuple[jax.Array, jax.Array]
+    error: jax.Array
+
+    def term(self) -> Term:
+        """The law as a term."""
+        size = self.p.shape[0]
+
+        def index(at: jax.Array) -> jax.Array:
+            """How many points have a loss of at most that."""
+            place = jnp.floor((at - self.first) / self.spacing) + 1.0
+            return jnp.clip(place, 0.0, size).astype(jnp.int32)
+
+        masses = interval_masses(self.q, self.p, index)
+        return Term(masses, 1.0, self.log_tau_p, self.log_tau_q, self.support, self.error)
+
+
+def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
+    """The composition in a table, above (side = +1) or below (-1) in its "remove" reading.
 
     Args:
       terms: what is composed.
@@ -315,17 +343,12 @@ def tabulated(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Term:
     p, q = jnp.where(kept, p, 0.0), jnp.where(kept, q, 0.0)
     known = jnp.isfinite(jnp.sum(p) + jnp.sum(q) + loss[0] + h)
 
-    def index(at: jax.Array) -> jax.Array:
-        """How many points have a loss of at most that."""
-        return jnp.clip(jnp.floor((at - loss[0]) / h) + 1.0, 0.0, size).astype(jnp.int32)
-
     low, high = (
         jnp.min(jnp.where(p > 0.0, loss, jnp.inf)),
         jnp.max(jnp.where(p > 0.0, loss, -jnp.inf)),
     )
     some = low <= high
     support = jnp.where(some, low, loss[0]), jnp.where(some, high, loss[-1])
-    masses = interval_masses(q, p, index)
     error = jnp.where(known, 0.0, jnp.nan)
     log_tau_p, log_tau_q = (jnp.minimum(x, 0.0) for x in log_tau)
-    return Term(masses, 1.0, log_tau_p, log_tau_q, support, error)
+    return Table(loss[0], h, q, p, log_tau_p, log_tau_q, support, error)

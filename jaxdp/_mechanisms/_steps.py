@@ -155,6 +155,9 @@ class Steps(Mechanism):
     def _terms(self) -> list[Term]:
         return [Term(self, 1.0)]
 
+    def _held(self) -> tuple[Mechanism, ...]:
+        return (self.mechanism,)
+
 
 def has_cheap_moments(m: Mechanism) -> bool:
     """Whether Rényi divergences cost next to nothing: no step holds another, which it samples."""

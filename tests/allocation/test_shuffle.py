@@ -27,7 +27,7 @@ def test_small_numbers_of_records():
     n, e0, eps = (np.array(x, float) for x in zip(*cases, strict=True))
 
     def upper(e, b, m):
-        return _shuffle_curve.pure_log_delta(e, b, jax.numpy.exp(-b), m, True)
+        return _shuffle_curve.pure_log_delta(e, b, jax.numpy.exp(-b), -jax.numpy.expm1(-b), m, True, _BLOCKS)
 
     got = np.exp(jax.jit(jax.vmap(upper))(eps, e0, n))
     want = [_direct(m, b, e, np.exp(-b)) for m, b, e in cases]
@@ -45,7 +45,7 @@ def test_published_numbers():
 
     def both(e, b, m):
         clone = jax.numpy.exp(-b)
-        return tuple(_shuffle_curve.pure_log_delta(e, b, clone, m, up) for up in (False, True))
+        return tuple(_shuffle_curve.pure_log_delta(e, b, clone, 1.0 - clone, m, up, _BLOCKS) for up in (False, True))
 
     low, high = (np.exp(x) for x in jax.jit(jax.vmap(both))(eps, e0, n))
     digits = 1e-10  # theirs are printed to
@@ -117,7 +117,7 @@ def test_deep_tails():
 
 def _below(eps, e0, n):
     rest = jax.numpy.tanh(0.5 * e0)
-    return _shuffle_curve.pure_log_delta(eps, e0, 2 * jax.nn.sigmoid(-e0), n, False, rest)
+    return _shuffle_curve.pure_log_delta(eps, e0, 2 * jax.nn.sigmoid(-e0), rest, n, False, _BLOCKS)
 
 
 def test_far_tails_of_many_records():
