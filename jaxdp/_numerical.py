@@ -12,13 +12,13 @@ from jaxdp import _lanes, _law, _numerical_average, _numerical_guess
 from jaxdp._allocation import _selected
 from jaxdp._law import AnyDirection, Bounds, Sides
 from jaxdp._mechanisms import Mechanism, _curve
+from jaxdp._mechanisms._steps import number_of_steps
 from jaxdp._numerical_terms import (
     TABLE_FLOOR,
     Tables,
     as_term,
     has_tables,
     holds_average,
-    number_of_steps,
     terms_of,
 )
 from jaxdp._numerical_terms import has_law as has_law
@@ -80,11 +80,13 @@ def _over_flags(
 
 
 def _tables(
-    add: _law.Flag, side: int, grid_size: int | None, log_floor: jax.Array
+    add: _law.Flag, side: int, grid_size: int | None, log_delta: jax.Array, number: Any = 1.0
 ) -> tuple[Tables, int]:
-    """How laws are tabulated for a question, and the points of what they are composed to."""
+    """How laws are tabulated for a question, and the points of what so many are composed to."""
     size = grid_size or (_TWO_SIDED if side < 0 else _ONE_SIDED)
-    return Tables(add, side, size // _TABLE_SHARE, jax.lax.stop_gradient(log_floor)), size
+    number = jnp.maximum(number, 1.0)
+    log_floor, number = jax.lax.stop_gradient((log_delta - jnp.log(number) - TABLE_FLOOR, number))
+    return Tables(add, side, size // _TABLE_SHARE, log_floor, number), size
 
 
 def _with_tables(
@@ -101,13 +103,12 @@ def _with_tables(
     A question that is mirrored is asked of the law that is right in the other direction.
     """
     number = number_of_steps(m)
-    log_floor = log_delta - jnp.log(jnp.maximum(number, 1.0)) - TABLE_FLOOR
 
     def one(add: _law.Flag, sides: Sides) -> Bounds:
         answers = []
         for side in sides:
             read = add if mirrored is None else add ^ mirrored
-            tables, size = _tables(read, side, grid_size, log_floor)
+            tables, size = _tables(read, side, grid_size, log_delta, number)
             flag, terms = jnp.asarray(add), terms_of(m, tables)
             answers.extend(bounds(terms, direction=flag, sides=(side,), size=size, ends=_ends(m)))
         return tuple(answers)
@@ -136,7 +137,7 @@ def _of_averages(
         return bounds(add, sides, functools.partial(as_term, None))
     found = ()
     for side in sides:
-        tables, _ = _tables(add, side, grid_size, log_delta - TABLE_FLOOR)
+        tables, _ = _tables(add, side, grid_size, log_delta)
         found += bounds(add, (side,), functools.partial(as_term, tables))
     return found
 
@@ -271,10 +272,10 @@ def log_delta_estimate(
     """log delta to a few percent, no bound; fine (see `_law`) where `has_aim` says yes."""
     if not (has_tables(m) or _curve.has_average(m)):
         return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction, fine=fine)
-    log_floor = _aim(m, epsilon) - TABLE_FLOOR
+    aim = _aim(m, epsilon)
 
     def one(add: _law.Flag, _: Sides) -> Bounds:
-        tables = Tables(add, 1, _ESTIMATE_SIZE, log_floor)
+        tables = _tables(add, 1, _TABLE_SHARE * _ESTIMATE_SIZE, aim)[0]
         if _curve.has_average(m):
             step = functools.partial(as_term, tables if has_tables(m) else None)
             return (_numerical_average.log_delta_estimate(m, epsilon, add, step),)

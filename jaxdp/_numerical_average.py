@@ -115,8 +115,12 @@ def averaged(
     side: int,
     size: int,
     others: Any = None,
+    outside: ArrayLike = 1.0,
 ) -> _law.Term:
-    """An average as a term, its law above or below, right in one direction and about one delta."""
+    """An average as a term, its law above or below, right in one direction and about one delta.
+
+    So many of what it is in (`outside`) are composed.
+    """
     count = jnp.asarray(count, jnp.float64)
     if isinstance(block, Selected):
         number = jnp.maximum(count, 1.0)
@@ -125,11 +129,11 @@ def averaged(
     term = _allocation.averaged_term(
         as_term(step_of(block), 1.0),
         block.num_steps,
-        log_delta=aim,
+        log_delta=aim + jnp.log(outside),
         direction=direction,
         side=side,
         size=size,
-        count=jnp.maximum(count, 1.0),
+        count=jnp.maximum(count, 1.0) * outside,
         others=others,
     )
     return term._replace(count=count)

@@ -15,25 +15,24 @@ from jax.typing import ArrayLike
 
 from jaxdp import _divergences, _law, _numerical_average
 from jaxdp._mechanisms import Average, Base, Mechanism, Mixture, _curve
-from jaxdp._mechanisms._of_curve import OfCurve
 from jaxdp._mechanisms._revealed import MIXED, mixed_masses
 from jaxdp._mechanisms._schedule import Steps
 from jaxdp._noise import _atoms
 
 TABLE_FLOOR = 16.0  # what a tabulated law puts at infinity is less than delta by this
 _AVERAGE_ROOM = 2.0  # an average in a table is accurate about a delta that is smaller by this
-_NEAR = -1.0  # or about that log delta
 
 
 class Tables(NamedTuple):
     """How laws of sampled compositions are tabulated: for which direction ("add" or not), side,
-    size, and with how much P-mass at infinity (its log).
+    size, with how much P-mass at infinity (its log), and for how many outer factors.
     """
 
     add: _law.Flag
     side: int
     size: int
     log_floor: jax.Array
+    number: ArrayLike
 
 
 def has_law(m: Mechanism) -> bool:
@@ -45,7 +44,7 @@ def _step_has_law(step: Base) -> bool:
     held = step._held()
     if held:
         return all(_run_has_law(m) for m in held)
-    return step._has_law or isinstance(step, OfCurve)
+    return step._has_law or step._by_curve
 
 
 def _run_has_law(m: Mechanism) -> bool:
@@ -58,7 +57,7 @@ def _run_has_law(m: Mechanism) -> bool:
 
 def _is_nested(step: Base) -> bool:
     """Whether it holds compositions, or has no law but its curve: what has to be tabulated."""
-    if isinstance(step, OfCurve):
+    if step._by_curve:
         return True
     ones = [_curve.single(_curve.canonical_terms(m)) for m in step._held()]
     return any(one is None or _is_nested(one) for one in ones)
@@ -80,15 +79,6 @@ def holds_average(m: Mechanism) -> bool:
     """Whether there is an average in m, at any depth."""
     inside = [x for t in _curve.canonical_terms(m) for x in t.mechanism._held()]
     return _curve.has_average(m) or any(holds_average(x) for x in inside)
-
-
-def number_of_steps(m: Mechanism) -> jax.Array:
-    """How many factors m has."""
-    steps = jnp.float64(0.0)
-    for t in _curve.canonical_terms(m):
-        own = jnp.sum(t.mechanism.copies) if isinstance(t.mechanism, Steps) else 1.0
-        steps += t.multiplicity * own
-    return steps
 
 
 def terms_of(m: Mechanism, tables: Tables | None = None) -> _law.Terms:
@@ -120,7 +110,7 @@ def _family(step: Steps, count: ArrayLike, tables: Tables | None) -> _law.Family
     if not _is_nested(step):
         return _law.Family(lambda x: _term(x[0], count * x[1]), (one, step.copies))
     assert tables is not None
-    add, side, size, log_floor = tables
+    add, side, size, log_floor, _ = tables
 
     @jax.checkpoint
     def law(x: tuple[Any, jax.Array]) -> _law.Table:
@@ -138,9 +128,8 @@ def _family(step: Steps, count: ArrayLike, tables: Tables | None) -> _law.Family
 def _averaged(block: Average, count: ArrayLike, tables: Tables) -> _law.Term:
     """An average as one of the terms of a table, right in the direction of the tables."""
     step = as_term(tables, _numerical_average.step_of(block), 1.0)  # once: it may hold tables
-    # Where X is small (add), an outer law is made of many steps, each of them next to its mean.
     tail = tables.log_floor + TABLE_FLOOR - _AVERAGE_ROOM
-    aim = _law.either(tables.add, jnp.float64(_NEAR), jnp.maximum(tail, _log_top(step, block)))
+    aim = jnp.maximum(tail, _log_end(step, block, tables.add))
     return _numerical_average.averaged(
         block,
         count,
@@ -149,17 +138,23 @@ def _averaged(block: Average, count: ArrayLike, tables: Tables) -> _law.Term:
         tables.add,
         tables.side,
         2 * tables.size,
+        outside=tables.number,
     )
 
 
-def _log_top(term: _law.Term, block: Average) -> jax.Array:
-    """log of the P-mass at the largest loss, all steps at theirs: no tail is beyond it."""
-    high = jax.lax.stop_gradient(jnp.asarray(term.support[1], jnp.float64))
-    some = jnp.isfinite(high)
-    near = jnp.where(some, high - 1e-9 * (1.0 + jnp.abs(high)), 0.0)
-    log_q, log_p = (x[0] for x in term.masses(near[None], jnp.full((1,), jnp.inf)))
-    top = log_p + (block.num_steps - 1.0) * log_q
-    return jax.lax.stop_gradient(jnp.where(some & jnp.isfinite(top), top - 1.0, -jnp.inf))
+def _log_end(term: _law.Term, block: Average, add: _law.Flag) -> jax.Array:
+    """log of the mass at the largest loss of a direction, all steps at theirs: no tail is beyond.
+
+    That is of P, one step being its own and the others of Q; or of Q, at the smallest ratio.
+    """
+    low, high = (jnp.asarray(e, jnp.float64) for e in jax.lax.stop_gradient(term.support))
+    end = _law.either(add, low, high)
+    some = jnp.isfinite(end)
+    width = 1e-9 * (1.0 + jnp.abs(jnp.where(some, end, 0.0)))
+    near = jnp.where(some, end, 0.0) + jnp.stack([-width, width])
+    log_q, log_p = (x[0] for x in term.masses(near[:1], near[1:]))
+    mass = (block.num_steps - 1.0) * log_q + _law.either(add, log_q, log_p)
+    return jax.lax.stop_gradient(jnp.where(some & jnp.isfinite(mass), mass - 1.0, -jnp.inf))
 
 
 def as_term(tables: Tables | None, m: Mechanism, count: ArrayLike) -> Any:
@@ -179,7 +174,7 @@ def _run_term(m: Mechanism, tables: Tables) -> _law.Term:
         (term,) = inner
         assert isinstance(term, _law.Term)  # one step has no steps of its own
         return term
-    add, side, size, log_floor = tables
+    add, side, size, log_floor, _ = tables
     return _law.orient_one(_law.table(_law.oriented(inner, add), log_floor, size, side).term(), add)
 
 
@@ -208,7 +203,7 @@ def _mixed_term(step: Mixture, tables: Tables) -> _law.Term:
 
 def _nested_term(step: Base, tables: Tables) -> _law.Term:
     """A sampled composition, or a mixture of some, as a term right in the tables' direction."""
-    if isinstance(step, OfCurve):
+    if step._by_curve:
         loss, log_q, log_p, log_tau = step._pair(tables.side, tables.log_floor)
         masses = functools.partial(_atoms.interval_log_masses, loss=loss, log_q=log_q, log_p=log_p)
         some = jnp.where((log_q > -jnp.inf) | (log_p > -jnp.inf), loss, 0.0)

@@ -363,7 +363,7 @@ def privacy_loss(
     if not _numerical.has_law(m) or _numerical.has_tables(m):
         raise ValueError(
             "m: a composition on a Poisson sample has no law that serves both directions, "
-            "shuffled reports have none; "
+            "shuffled reports none that serves every epsilon; "
             "epsilon, delta and renyi answer for them"
         )
     size = Numerical(grid_size).grid_size or 8192

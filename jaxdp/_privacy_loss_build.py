@@ -9,7 +9,7 @@ from jaxdp import _law, _numerical
 from jaxdp import _privacy_loss_readings as readings
 from jaxdp._law import _allowances
 from jaxdp._mechanisms import _curve
-from jaxdp._numerical_terms import number_of_steps
+from jaxdp._mechanisms._steps import number_of_steps
 
 
 def build(m, delta, direction, side, size, kind):

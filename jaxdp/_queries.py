@@ -202,7 +202,7 @@ def epsilon(
     A safeguarded root of `log_delta` where the curve is exact (within 1e-11 of it, on the safe
     side, with implicit derivatives); otherwise by the numerical engine, some 0.1 % above the least
     epsilon. (Rényi divergences are quicker to compile, and up to half as much again above it;
-    shuffled reports have no other answer.) delta = 0 asks for pure DP:
+    what is known to be zCDP has no other answer.) delta = 0 asks for pure DP:
     sensitivity/scale for Laplace, inf for Gaussian. inf also where delta is below the probability
     of total failure (ApproximateDP).
 

@@ -82,6 +82,8 @@ def _step_has(step: Any) -> bool:
         return True
     if isinstance(step, Mixture):
         return any(has_selection(part) for part in step.mechanisms)
+    if isinstance(step, Steps):
+        return _step_has(step.mechanism)
     if isinstance(step, (PoissonSampled, Average)):
         return has_selection(step.mechanism)
     return False
@@ -99,7 +101,9 @@ def _extremes(step: Any) -> list[jax.Array | None]:
     if isinstance(step, Block) and step.whole is not None:
         whole = step.whole
         extreme = (whole.num_selected == 1.0) | (whole.num_selected == whole.num_steps)
-        return [None if not whole.perhaps else extreme]
+        return [None if not whole.perhaps else jnp.all(extreme)]
+    if isinstance(step, Steps):
+        return _extremes(step.mechanism)
     if isinstance(step, Mixture):
         parts = step.mechanisms
     elif isinstance(step, (PoissonSampled, Average)):
@@ -116,15 +120,20 @@ def below(m: Mechanism) -> Mechanism:
     """
     parts: list[tuple[Any, Any]] = []
     for t in canonical_terms(m):
-        step = t.mechanism
-        if isinstance(step, Block) and step.leftover:
+        step, many = t.mechanism, isinstance(t.mechanism, Steps)
+        one = step.mechanism if many else step
+        if isinstance(one, Block) and one.leftover:
             continue  # the shorter blocks stand for all of the choice
-        if isinstance(step, Block) and step.whole is not None:
-            whole = step.whole
-            chosen = Selected(below(step.mechanism), whole.num_steps, whole.num_selected)
-            parts.append((chosen, t.multiplicity / whole.blocks))
+        if isinstance(one, Block) and one.whole is not None:
+            whole = one.whole
+            chosen = Selected(below(one.mechanism), whole.num_steps, whole.num_selected)
+            if many:
+                parts.append((Steps(chosen, step.copies / whole.blocks), t.count))
+            else:
+                parts.append((chosen, t.multiplicity / whole.blocks))
         else:
-            parts.append((_below_step(step), t.count))
+            found = _below_step(one)
+            parts.append((Steps(found, step.copies) if many else found, t.count))
     if len(parts) == 1:
         step, count = parts[0]
         if count is None:
@@ -143,7 +152,7 @@ def _repeated(step: Any, count: Any) -> Mechanism:
 
 
 def _below_step(step: Any) -> Any:
-    if not _step_has(step) or isinstance(step, Steps):
+    if not _step_has(step):
         return step
     if isinstance(step, Mixture):
         return Mixture([below(part) for part in step.mechanisms], step.weights)

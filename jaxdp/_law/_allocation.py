@@ -199,7 +199,7 @@ def _above(one: _Average) -> Term:
         law = _average.total(
             term, steps, plan(log_delta, whole=whole, down=down, rounds=rounds), size, s, 1
         )
-        return _average_term.nodes(law, term, s, 1), _average_term.ends(law, term)
+        return _average_term.nodes(law, term, s, 1), _average_term.ends(law, term, s, 1)
 
     if jumps is None:
         return _average_term.of_nodes(*look(aim, True, True))

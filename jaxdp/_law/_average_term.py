@@ -61,7 +61,7 @@ class Nodes(NamedTuple):
 
 def as_term(law: Total, term: Term, s: Sign, side: int) -> Term:
     """The term whose "remove" (s = +1) or "add" (s = -1) reading is above or below."""
-    return of_nodes(nodes(law, term, s, side), ends(law, term))
+    return of_nodes(nodes(law, term, s, side), ends(law, term, s, side))
 
 
 def of_nodes(at: Nodes, support: tuple[jax.Array, jax.Array]) -> Term:
@@ -88,12 +88,17 @@ def nodes(law: Total, term: Term, s: Sign, side: int) -> Nodes:
     return Nodes(x, mass, law.spacing / law.steps, log_positive(tau), log_tau_q)
 
 
-def ends(law: Total, term: Term) -> tuple[jax.Array, jax.Array]:
-    """The smallest and the largest finite loss, where there are such."""
+def ends(law: Total, term: Term, s: Sign, side: int) -> tuple[jax.Array, jax.Array]:
+    """The smallest and the largest finite loss, where there are such; above, as nodes are moved."""
     low, high = (jnp.asarray(e, jnp.float64) for e in term.support)
+    moved = law.shift / law.steps if side > 0 else 0.0
+    least, largest = (
+        law.ends[0] - either(s > 0, 0.0, moved),
+        law.ends[1] + either(s > 0, moved, 0.0),
+    )
     return (
-        jnp.where(jnp.isfinite(low), log_positive(law.ends[0]), -jnp.inf),
-        jnp.where(jnp.isfinite(high), log_positive(law.ends[1]), jnp.inf),
+        jnp.where(jnp.isfinite(low), log_positive(least), -jnp.inf),
+        jnp.where(jnp.isfinite(high), log_positive(largest), jnp.inf),
     )
 
 

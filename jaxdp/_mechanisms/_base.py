@@ -155,7 +155,6 @@ class Mechanism(abc.ABC):
         return ()
 
     # What is no part of others answers by mechanisms that are: which ones, these say.
-
     def _alternatives(self) -> tuple["Mechanism", ...]:
         """What it may be, not known which, so that the worst counts: itself."""
         return (self,)
@@ -177,6 +176,7 @@ class Base(Mechanism):
     """A mechanism that is one step: no composition, exact hockey-stick curve."""
 
     _has_law: ClassVar[bool] = True  # whether `_log_masses` answers
+    _by_curve: ClassVar[bool] = False  # whether `_of_curve.OfCurve._pair` does
 
     @abc.abstractmethod
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):

@@ -15,6 +15,7 @@ class OfCurve(Base):
     """
 
     _has_law: ClassVar = False
+    _by_curve: ClassVar = True
 
     @abc.abstractmethod
     def _pair(self, side: int, log_floor: jax.Array) -> tuple[jax.Array, ...]:

@@ -159,6 +159,15 @@ class Steps(Mechanism):
         return (self.mechanism,)
 
 
+def number_of_steps(m: Mechanism) -> jax.Array:
+    """How many factors m has."""
+    steps = jnp.float64(0.0)
+    for t in canonical_terms(m):
+        own = jnp.sum(t.mechanism.copies) if isinstance(t.mechanism, Steps) else 1.0
+        steps += t.multiplicity * own
+    return steps
+
+
 def has_cheap_moments(m: Mechanism) -> bool:
     """Whether Rényi divergences cost next to nothing: no step holds another, which it samples."""
     steps = [t.mechanism for t in m._terms()]

@@ -36,7 +36,7 @@ class Numerical(OnGrid):
     def _refusal(self, m: Mechanism) -> str | None:
         if _numerical.has_law(m):
             return None
-        return "shuffled reports have no one-step law for Numerical()"
+        return "what is known by Rényi divergences has no one-step law for Numerical()"
 
     def _log_delta(self, m: Mechanism, epsilon: jax.Array, direction: Any, sides: Sides) -> Bounds:
         return _room(m).log_delta(m, epsilon, _way(m, direction), sides, self.grid_size)

@@ -10,6 +10,8 @@ import calibrate
 import jaxdp
 from jaxdp._allocation import _shuffle_curve
 
+BLOCKS = 1024, 12.0  # of the number of clones
+
 
 def _direct(n, e0, eps, p):
     """H of the pair by summing over every number of clones and every count."""
@@ -27,7 +29,9 @@ def test_small_numbers_of_records():
     n, e0, eps = (np.array(x, float) for x in zip(*cases, strict=True))
 
     def upper(e, b, m):
-        return _shuffle_curve.pure_log_delta(e, b, jax.numpy.exp(-b), -jax.numpy.expm1(-b), m, True, _BLOCKS)
+        return _shuffle_curve.pure_log_delta(
+            e, b, jax.numpy.exp(-b), -jax.numpy.expm1(-b), m, True, BLOCKS
+        )
 
     got = np.exp(jax.jit(jax.vmap(upper))(eps, e0, n))
     want = [_direct(m, b, e, np.exp(-b)) for m, b, e in cases]
@@ -45,7 +49,10 @@ def test_published_numbers():
 
     def both(e, b, m):
         clone = jax.numpy.exp(-b)
-        return tuple(_shuffle_curve.pure_log_delta(e, b, clone, 1.0 - clone, m, up, _BLOCKS) for up in (False, True))
+        return tuple(
+            _shuffle_curve.pure_log_delta(e, b, clone, 1.0 - clone, m, up, BLOCKS)
+            for up in (False, True)
+        )
 
     low, high = (np.exp(x) for x in jax.jit(jax.vmap(both))(eps, e0, n))
     digits = 1e-10  # theirs are printed to
@@ -117,7 +124,7 @@ def test_deep_tails():
 
 def _below(eps, e0, n):
     rest = jax.numpy.tanh(0.5 * e0)
-    return _shuffle_curve.pure_log_delta(eps, e0, 2 * jax.nn.sigmoid(-e0), rest, n, False, _BLOCKS)
+    return _shuffle_curve.pure_log_delta(eps, e0, 2 * jax.nn.sigmoid(-e0), rest, n, False, BLOCKS)
 
 
 def test_far_tails_of_many_records():
@@ -182,27 +189,73 @@ def test_renyi_divergences_bound_those_of_the_pair_closely(rate):
         assert np.all(got <= 1.03 * np.asarray(exact))
 
 
-def test_compositions_are_answered_by_renyi_divergences():
-    """Breaks when runs of shuffles have no answer, or lose what shuffling gains."""
-    one = jaxdp.Shuffled(jaxdp.RandomizedResponse(1.0), 10_000)
-    low, high = jaxdp.epsilon_bounds(jaxdp.Repeated(one, 100), 1e-6)
+def _brackets(run, pairs, direction):
+    """Breaks unless the bounds on epsilon are around the least one of every pair, and narrow."""
+    delta = np.array([1e-2, 1e-6])[:, None]
+    with jax.enable_x64(True):
+        low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(run, delta, direction=direction))
+
+    def curve(epsilon):
+        found = np.empty_like(epsilon)
+        for j, pair in enumerate(pairs):
+            p, q = pair if direction == "remove" else pair[::-1]
+            found[:, j] = np.maximum(p - np.exp(epsilon[:, j : j + 1]) * q, 0.0).sum(axis=1)
+        return found
+
+    assert ((curve(low) >= delta * (1.0 - 1e-9)) | (low == 0.0)).all()
+    assert (curve(high) <= delta * (1.0 + 1e-9)).all()
+    np.testing.assert_allclose(low, high, rtol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "kind", ["composed", "sampled", pytest.param("allocated", marks=pytest.mark.slow)]
+)
+def test_reports_that_are_part_of_others(kind):
+    """Breaks when the pairs made of the curve are not on its two sides, or not in any nesting."""
+    n, epsilon = np.array([7, 3]), np.array([0.1, 3.0])
+    reports = jaxdp.Shuffled(jaxdp.RandomizedResponse(epsilon), n)
+    pairs = [tuple(_pair(*x)) for x in zip(n, epsilon, strict=True)]
+
+    def twice(pair):
+        return tuple(np.outer(x, x).ravel() for x in pair)
+
+    if kind == "composed":
+        _brackets(jaxdp.Repeated(reports, 2), [twice(x) for x in pairs], "remove")
+    elif kind == "sampled":
+        run = jaxdp.Repeated(jaxdp.PoissonSampled(reports, 0.3), 2)
+        _brackets(run, [twice((0.7 * q + 0.3 * p, q)) for p, q in pairs], "add")
+    else:
+        means = [
+            (0.5 * (np.outer(p, q) + np.outer(q, p)).ravel(), np.outer(q, q).ravel())
+            for p, q in pairs
+        ]
+        _brackets(jaxdp.RandomAllocation(reports, 2), means, "remove")
+
+
+def test_compositions_of_other_reports():
+    """Breaks when an infinite loss is lost, what is certain from below, or what shuffling gains."""
+    failing = jaxdp.Shuffled(jaxdp.ApproximateDP(0.5, 0.1), 100)
+    low, high = jaxdp.delta_bounds(jaxdp.Repeated(failing, 3), 5.0)
+    assert 0.271 - 1e-6 <= low <= 0.271 + 1e-9
+    assert 0.271 - 1e-9 <= high <= 0.271 + 1e-6
+    one = jaxdp.Shuffled(jaxdp.Laplace(2.0), 1000)
+    low, high = jaxdp.epsilon_bounds(jaxdp.Repeated(one, 4), 1e-6)
     assert low == 0.0
-    assert 10 * float(jaxdp.epsilon(one, 1e-6)) < high < 20 * float(jaxdp.epsilon(one, 1e-6))
+    assert 0.02 < high < 0.7 * float(jaxdp.epsilon(jaxdp.Repeated(jaxdp.Laplace(2.0), 4), 1e-6))
+    assert high <= float(jaxdp.epsilon(jaxdp.Repeated(one, 4), 1e-6, method=jaxdp.Renyi()))
 
 
-_ONE = jaxdp.Shuffled(jaxdp.RandomizedResponse(1.0), 50)
+_KNOWN = jaxdp.ConcentratedDP(0.1)
 
 
 @pytest.mark.parametrize(
     "m",
     [
-        _ONE,
-        jaxdp.Repeated(_ONE, 3),
-        jaxdp.Composed([_ONE, jaxdp.Gaussian(1.0)]),
-        jaxdp.PoissonSampled(_ONE, 0.1),
-        jaxdp.RandomAllocation(_ONE, 5),
-        jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Repeated(_ONE, 2), 0.1), 4),
-        jaxdp.Schedule(jaxdp.Shuffled(jaxdp.RandomizedResponse(np.ones(3)), 50)),
+        _KNOWN,
+        jaxdp.Repeated(_KNOWN, 3),
+        jaxdp.PoissonSampled(_KNOWN, 0.1),
+        jaxdp.RandomAllocation(_KNOWN, 5),
+        jaxdp.Schedule(jaxdp.ConcentratedDP(np.ones(3))),
     ],
     ids=lambda m: type(m).__name__,
 )
@@ -220,11 +273,22 @@ def test_methods_that_need_a_law_are_refused_at_once(m):
     for call in calls:
         with pytest.raises(ValueError, match=r"one-step law for Numerical\(\), use .*Renyi\(\)"):
             call()
+    _no_privacy_loss(m)
+
+
+def _no_privacy_loss(m):
     with pytest.raises(ValueError, match=r"^m: .* no (one-step )?law"):
         jaxdp.privacy_loss(m)
     for method in (jaxdp.Decomposition(), jaxdp.PosteriorSampling()):
         with pytest.raises(ValueError, match="method"):
             jaxdp.epsilon(m, 1e-5, method=method)
+
+
+def test_reports_have_no_law_for_every_epsilon():
+    """Breaks when their pairs, made for one delta, are taken for a law."""
+    one = jaxdp.Shuffled(jaxdp.RandomizedResponse(1.0), 50)
+    for m in (one, jaxdp.Repeated(one, 3)):
+        _no_privacy_loss(m)
 
 
 def test_a_sample_is_of_all_reports():

@@ -1,0 +1,95 @@
+"""Schedules and compositions of what is nested itself, against enumeration of all outcomes."""
+
+import itertools
+
+import jax
+import numpy as np
+import pytest
+
+import jaxdp
+
+DELTAS = np.array([1e-1, 1e-3, 1e-5])
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def _response(epsilon):
+    p = 1.0 / (1.0 + np.exp(-epsilon))
+    return np.array([p, 1.0 - p]), np.array([1.0 - p, p])
+
+
+def _product(laws):
+    p = np.array([np.prod(x) for x in itertools.product(*(law[0] for law in laws))])
+    q = np.array([np.prod(x) for x in itertools.product(*(law[1] for law in laws))])
+    return p, q
+
+
+def _allocated(law, steps):
+    """One of so many steps, chosen at random, is that of P."""
+    places = np.array(list(itertools.product(range(law[0].size), repeat=steps)))
+    q = np.prod(law[1][places], axis=1)
+    return q * np.mean((law[0] / law[1])[places], axis=1), q
+
+
+def _sampled(law, rate):
+    return (1.0 - rate) * law[1] + rate * law[0], law[1]
+
+
+def _curve(law, epsilon, direction):
+    p, q = law if direction == "remove" else law[::-1]
+    return np.maximum(p - np.exp(epsilon) * q, 0.0).sum()
+
+
+def _brackets(run, law, direction, width=3e-3):
+    found = jaxdp.epsilon_bounds(run, DELTAS, direction=direction, method=jaxdp.Numerical())
+    low, high = (np.asarray(x) for x in found)
+    at_low, at_high = ([_curve(law, e, direction) for e in side] for side in (low, high))
+    # epsilon cannot be less than low, and high is enough
+    assert ((at_low >= DELTAS * (1.0 - 1e-9)) | (low == 0.0)).all()
+    assert (at_high <= DELTAS * (1.0 + 1e-9)).all()
+    assert (high - low <= width * high + 1e-9).all()
+
+
+@pytest.mark.parametrize("direction", [pytest.param("remove", marks=pytest.mark.slow), "add"])
+def test_schedule_of_allocations(direction):
+    """Breaks when a step's table is not its own, or is of the other direction."""
+    epsilon = np.array([0.5, 1.0, 1.5, 2.0])
+    run = jaxdp.Schedule(jaxdp.RandomAllocation(jaxdp.RandomizedResponse(epsilon), 2))
+    law = _product([_allocated(_response(e), 2) for e in epsilon])
+    _brackets(run, law, direction)
+
+
+def test_schedule_of_sampled_compositions():
+    """Breaks when rates or parts of a step are those of another."""
+    epsilon, rate = np.array([0.5, 1.0, 2.0]), np.array([0.1, 0.5, 0.9])
+    inner = jaxdp.Composed([jaxdp.RandomizedResponse(epsilon), jaxdp.RandomizedResponse(1.0)])
+    run = jaxdp.Schedule(jaxdp.PoissonSampled(inner, rate))
+    law = _product(
+        [
+            _sampled(_product([_response(e), _response(1.0)]), q)
+            for e, q in zip(epsilon, rate, strict=True)
+        ]
+    )
+    _brackets(run, law, "remove")
+
+
+def test_allocation_beside_four_of_a_kind():
+    """Breaks when a family beside an average is refused: four steps of a kind are one."""
+    epsilon = [0.2, 0.4, 0.6, 0.8]
+    steps = [jaxdp.RandomizedResponse(e) for e in epsilon]
+    run = jaxdp.Composed([jaxdp.RandomAllocation(jaxdp.RandomizedResponse(1.0), 3), *steps])
+    law = _product([_allocated(_response(1.0), 3), *map(_response, epsilon)])
+    _brackets(run, law, "remove")
+
+
+def test_averages_in_tables_of_add():
+    """Breaks when few outer steps read a law that is accurate for many: epsilon was inf."""
+    gaussian = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), 5)
+    mixed = jaxdp.Mixture([gaussian, jaxdp.Gaussian(1.0)], [0.9, 0.1])
+    run = jaxdp.Repeated(mixed, np.array([1.0, 9.0]))
+    low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(run, 1e-6, direction="add"))
+    assert (high - low <= 1e-2 * high).all()
