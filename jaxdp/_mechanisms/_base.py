@@ -71,6 +71,7 @@ class Mechanism(abc.ABC):
     _domains: ClassVar[dict[str, _checks.Domain]] = {}
     _core_ndims: ClassVar[dict[str, int]] = {}  # trailing axes of a field's arrays, if any
     _replaceable: ClassVar[bool] = True  # whether twice a `sensitivity` is that of an exchange
+    _by_curve: ClassVar[bool] = False  # whether it is an `_of_curve.OfCurve`, known by bounds
     _instead: ClassVar[str | None] = None  # what to do with one that is no part of others
 
     def __post_init__(self) -> None:
@@ -176,7 +177,6 @@ class Base(Mechanism):
     """A mechanism that is one step: no composition, exact hockey-stick curve."""
 
     _has_law: ClassVar[bool] = True  # whether `_log_masses` answers
-    _by_curve: ClassVar[bool] = False  # whether `_of_curve.OfCurve._pair` does
 
     @abc.abstractmethod
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
