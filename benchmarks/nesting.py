@@ -1,14 +1,17 @@
-"""Finite pairs nested at random, against enumeration of all outcomes.
+"""Finite pairs, shuffled reports and schedules nested at random, against enumeration.
 
     python -m benchmarks.nesting --structures 40 --rows 50 --output benchmarks/results/X-nesting.md
 
 A structure is a tree of samples, allocations, mixtures, repetitions and compositions, to a depth of
-4; its rows are drawn parameters, asked as one broadcast query per direction, so that they share a
-program. Of every row the outcomes are enumerated, those of equal ratio together (to 13 digits), and
-epsilon is read off the exact curve, which is linear in e^epsilon between its vertices.
+4, of pairs, shuffled randomised responses and schedules of sampled or allocated ones. Its rows are
+drawn parameters, asked of the engine (unasked, most would be enumerated) as one broadcast query per
+direction, so that they share a program. Of every row the outcomes are enumerated, those of equal
+ratio together (to 13 digits), and epsilon is read off the exact curve, which is linear in e^epsilon
+between its vertices.
 """
 
 import argparse
+import functools
 import itertools
 import math
 import pathlib
@@ -78,12 +81,56 @@ def _pair(rng, rows):
     return jaxdp.FinitePair(p, q), [Law(a, b) for a, b in zip(p, q, strict=True)], "pair"
 
 
+def _response(epsilon):
+    p = 1.0 / (1.0 + math.exp(-epsilon))
+    return Law(np.array([p, 1.0 - p]), np.array([1.0 - p, p]))
+
+
+def _shuffled(epsilon, number):
+    """So many randomised responses in random order: how many are coins, and how many ones."""
+    p, coin = 1.0 / (1.0 + math.exp(-epsilon)), 2.0 / (1.0 + math.exp(epsilon))
+    one, other = [], []
+    for coins in range(number):
+        weight = math.comb(number - 1, coins) * coin**coins * (1.0 - coin) ** (number - 1 - coins)
+        ones = np.array([math.comb(coins, k) for k in range(coins + 1)]) * weight * 0.5**coins
+        more, fewer = np.append(0.0, ones), np.append(ones, 0.0)
+        one.append(p * more + (1.0 - p) * fewer)
+        other.append((1.0 - p) * more + p * fewer)
+    return Law(np.concatenate(one), np.concatenate(other))
+
+
+def _reports(rng, rows):
+    """A few randomised responses, shuffled."""
+    epsilon, number = rng.uniform(0.1, 2.0, rows), rng.integers(1, 4, rows)
+    laws = [_shuffled(e, int(n)) for e, n in zip(epsilon, number, strict=True)]
+    return jaxdp.Shuffled(jaxdp.RandomizedResponse(epsilon), number), laws, "shuffled"
+
+
+def _schedule(rng, rows):
+    """Two or three randomised responses of their own epsilon, each on a sample or allocated."""
+    epsilon = rng.uniform(0.1, 2.0, (rows, int(rng.integers(2, 4))))
+    m, laws = jaxdp.RandomizedResponse(epsilon), [[_response(e) for e in row] for row in epsilon]
+    kind = str(rng.choice(["sample", "allocation"]))
+    if kind == "sample":
+        rate = rng.uniform(0.05, 0.9, epsilon.shape)
+        m = jaxdp.PoissonSampled(m, rate)
+        laws = [
+            [_sampled(x, r) for x, r in zip(*row, strict=True)]
+            for row in zip(laws, rate, strict=True)
+        ]
+    else:
+        m, laws = jaxdp.RandomAllocation(m, 2), [[_allocated(x, 2) for x in row] for row in laws]
+    made = [functools.reduce(Law.times, row) for row in laws]
+    return jaxdp.Schedule(m), made, f"schedule {kind}"
+
+
 def tree(rng, depth, rows):
     """(mechanism, the laws of its rows, its name)."""
     kinds = ["sample", "allocation", "mixture", "repeat", "compose"]
-    kind = str(rng.choice(kinds)) if depth else "pair"
-    if kind == "pair":
-        return _pair(rng, rows)
+    if not depth:
+        leaf = rng.choice([_pair, _reports, _schedule], p=[0.5, 0.25, 0.25])
+        return leaf(rng, rows)
+    kind = str(rng.choice(kinds))
     m, laws, name = tree(rng, depth - 1, rows)
     largest = max(law.size for law in laws)
     if kind == "sample":
@@ -132,7 +179,8 @@ def ask(m, laws, delta):
     """(violations, widths relative to epsilon, rows that count), over both directions."""
     violations, widths = 0, []
     for direction in ("remove", "add"):
-        low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, delta, direction=direction))
+        found = jaxdp.epsilon_bounds(m, delta, direction=direction, method=jaxdp.Numerical())
+        low, high = (np.asarray(x) for x in found)
         for law, d, a, b in zip(laws, delta, low, high, strict=True):
             asked = law if direction == "remove" else Law(law.q, law.p)
             truth = asked.epsilon(d)
@@ -167,7 +215,7 @@ def report(lines, seed):
     below, above = (np.concatenate([line[i] for line in lines]) for i in (3, 4))
     asked, wrong = sum(x[1] for x in lines), sum(x[2] for x in lines)
     text = [
-        "# Finite pairs nested at random, against enumeration",
+        "# Pairs, reports and schedules nested at random, against enumeration",
         "",
         f"`python -m benchmarks.nesting --seed {seed}`: {len(lines)} structures, {asked} questions "
         f'(half of them "add"), {wrong} violations.',

@@ -2,8 +2,9 @@
 
 What runs on a sample, in one step of an allocation or in a part of a mixture may be a composition
 itself: its law is tabulated (`_law._table`), above or below, for the direction that is asked for,
-and is then one step like any other. Averages are right in one direction only, and tables that hold
-one, too.
+and is then one step like any other; of a schedule of such, each step has a table of its own.
+Averages are right in one direction only, and tables that hold one, too. What is known by bounds on
+its curve has a pair above and one below.
 """
 
 import functools
