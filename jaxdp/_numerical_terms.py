@@ -84,25 +84,19 @@ def holds_average(m: Mechanism) -> bool:
 
 def terms_of(m: Mechanism, tables: Tables | None = None) -> _law.Terms:
     """The factors of m as one-step laws with their counts; nested ones need `tables`."""
-    terms = []
-    for t in _curve.canonical_terms(m):
-        step = t.mechanism
-        if isinstance(step, Steps):
-            terms.append(_family(step, t.multiplicity, tables))
-        else:
-            terms.append(_factor(step, t.multiplicity, tables))
-    return tuple(terms)
+    return tuple(_factor(t.mechanism, t.multiplicity, tables) for t in _curve.canonical_terms(m))
 
 
-def _factor(step: Any, count: ArrayLike, tables: Tables | None) -> _law.Term:
-    """A step, or an average, so many times."""
+def _factor(step: Any, count: ArrayLike, tables: Tables | None) -> Any:
+    """A step or an average so many times, as a term; steps of one kind as a family."""
+    if isinstance(step, Steps):
+        return _family(step, count, tables)
+    if not (isinstance(step, Average) or _is_nested(step)):
+        return _term(step, count)
+    assert tables is not None
     if isinstance(step, Average):
-        assert tables is not None
         return _averaged(step, count, tables)
-    if _is_nested(step):
-        assert tables is not None
-        return _nested_term(step, tables)._replace(count=count)
-    return _term(step, count)
+    return _nested_term(step, tables)._replace(count=count)
 
 
 def _family(step: Steps, count: ArrayLike, tables: Tables | None) -> _law.Family:
@@ -160,10 +154,8 @@ def _log_end(term: _law.Term, block: Average, add: _law.Flag) -> jax.Array:
 
 def as_term(tables: Tables | None, m: Mechanism, count: ArrayLike) -> Any:
     """A run as one term; steps of one kind as a family."""
-    if isinstance(m, Steps):
-        return _family(m, count, tables)
-    if isinstance(m, Base) and not _is_nested(m):
-        return _term(m, count)
+    if isinstance(m, (Steps, Base)):
+        return _factor(m, count, tables)
     assert tables is not None
     return _run_term(m, tables)._replace(count=count)
 
@@ -202,14 +194,19 @@ def _mixed_term(step: Mixture, tables: Tables) -> _law.Term:
     )
 
 
+def _pair_term(
+    loss: jax.Array, log_q: jax.Array, log_p: jax.Array, log_tau: jax.Array
+) -> _law.Term:
+    """A pair that is as likely as its reversal (`OfCurve`), as a term: right in both directions."""
+    masses = functools.partial(_atoms.interval_log_masses, loss=loss, log_q=log_q, log_p=log_p)
+    some = jnp.where((log_q > -jnp.inf) | (log_p > -jnp.inf), loss, 0.0)
+    return _law.Term(masses, 1.0, log_tau, log_tau, (jnp.min(some), jnp.max(some)))
+
+
 def _nested_term(step: Base, tables: Tables) -> _law.Term:
-    """A sampled composition, or a mixture of some, as a term right in the tables' direction."""
+    """A sample or a mixture of compositions, or a pair, as a term of the tables' direction."""
     if step._by_curve:
-        loss, log_q, log_p, log_tau = step._pair(tables.side, tables.log_floor)
-        masses = functools.partial(_atoms.interval_log_masses, loss=loss, log_q=log_q, log_p=log_p)
-        some = jnp.where((log_q > -jnp.inf) | (log_p > -jnp.inf), loss, 0.0)
-        support = jnp.min(some), jnp.max(some)
-        return _law.Term(masses, 1.0, log_tau, log_tau, support)
+        return _pair_term(*step._pair(tables.side, tables.log_floor))
     if isinstance(step, Mixture):
         return _mixed_term(step, tables)
     base = _run_term(step.mechanism, tables)

@@ -104,14 +104,14 @@ class Shuffled(OfCurve):
 
     def _pair(self, side: int, log_floor: jax.Array) -> tuple[jax.Array, ...]:
         n, step = jnp.asarray(self.num_records, jnp.float64), self._step()
-        upper = rough = self._curve(True, _FEW_BLOCKS)
-        top = _range(step, jnp.zeros(()))[1]
-        if isinstance(step, RandomizedResponse):
-            bound, clone, rest = _coins(step)
-            rough = lambda e: _shuffle_curve.estimate(e * _INSIDE, bound, clone, rest, n)  # noqa: E731
-        elif side < 0:
+        two_sided, upper = isinstance(step, RandomizedResponse), self._curve(True, _FEW_BLOCKS)
+        if side < 0 and not two_sided:
             return _from_curve.nothing()
-        last = _from_curve.extent(rough, top, log_floor)
+
+        def rough(e: jax.Array) -> jax.Array:
+            return _shuffle_curve.estimate(e * _INSIDE, *_coins(step), n) if two_sided else upper(e)
+
+        last = _from_curve.extent(rough, _range(step, jnp.zeros(()))[1], log_floor)
         if side > 0:
             return _from_curve.above(upper, last, _CELLS)
         return _from_curve.below(upper, self._curve(False, _FEW_BLOCKS), last, _CELLS)

@@ -122,6 +122,10 @@ def losses(shape_of, x, log_d, after):
     return jnp.where(after, x, x - 2.0 * d) + (shapes[0] - shapes[1]), shapes[0]
 
 
+def _losses(beta, x, log_d, after):
+    return losses(functools.partial(log_shape, beta), x, log_d, after)
+
+
 def _crossings(epsilon, beta, x):
     """Log distances from x, before and after it, at which the loss crosses epsilon.
 
@@ -135,9 +139,7 @@ def _crossings(epsilon, beta, x):
     def body(_, ends):
         below, above = (end[:, None] for end in ends)
         points = below + (above - below) * fractions
-        false = (
-            losses(functools.partial(log_shape, beta), x, points, after)[0] > epsilon
-        ) != rising
+        false = (_losses(beta, x, points, after)[0] > epsilon) != rising
         low = jnp.max(jnp.where(false, points, below), axis=1)
         later = jnp.where(false | (points <= low[:, None]), above, points)
         return low, jnp.min(later, axis=1)
@@ -201,7 +203,7 @@ def _upper_half(epsilon, beta, x, slack):
     log_d, log_weights = _frozen([jnp.concatenate(pair) for pair in zip(near, far, strict=True)])
     log_d = jnp.minimum(log_d, 300.0)
     is_after = jnp.arange(2 * _NODES) >= _NODES
-    loss, shape = losses(functools.partial(log_shape, beta), x, log_d, is_after)
+    loss, shape = _losses(beta, x, log_d, is_after)
     gap = epsilon - loss
     inside = (gap < 0.0) & (peak_in | (is_after & concave))
     terms = log_constant(beta) + shape - jnp.exp(log_d) + log_weights
@@ -216,9 +218,7 @@ def nodes(beta: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     ray_u, ray_w = _frozen(_half_line(SLOWEST, width))
     piece_u, piece_w = _frozen(_interval(SLOWEST, jnp.log(0.5 * x)))
     log_d = jnp.concatenate([piece_u, jnp.minimum(ray_u, 300.0)])
-    loss, shape = losses(
-        functools.partial(log_shape, beta), x, log_d, jnp.arange(2 * _NODES) >= _NODES
-    )
+    loss, shape = _losses(beta, x, log_d, jnp.arange(2 * _NODES) >= _NODES)
     log_f = log_constant(beta) + shape - jnp.exp(log_d) + jnp.concatenate([piece_w, ray_w])
     # y at distance d from 0 has the loss -l of its mirror at d from x, where f(y) = f(d) e^-l
     return jnp.concatenate([-loss, loss]), jnp.concatenate([log_f, log_f - loss])
