@@ -93,3 +93,20 @@ def test_averages_in_tables_of_add():
     run = jaxdp.Repeated(mixed, np.array([1.0, 9.0]))
     low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(run, 1e-6, direction="add"))
     assert (high - low <= 1e-2 * high).all()
+
+
+def test_derivatives_in_32_bit_programs():
+    """Breaks when a table of a step loses its gradient, or does not lower in a 32-bit program."""
+
+    def epsilon(sigma):
+        run = jaxdp.Schedule(jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), 5))
+        return jaxdp.epsilon(run, 1e-6, direction="add")
+
+    sigma = np.array([1.0, 1.5, 2.0])
+    with jax.enable_x64(False):
+        value, slope = jax.jit(jax.value_and_grad(epsilon))(sigma.astype(np.float32))
+    assert value.dtype == slope.dtype == np.float32
+    step = 1e-2 * np.eye(3)
+    up, down = (np.array([epsilon(sigma + side * x) for x in step]) for side in (1.0, -1.0))
+    np.testing.assert_allclose(slope, (up - down) / 2e-2, rtol=5e-3)
+    np.testing.assert_allclose(value, epsilon(sigma), rtol=1e-4)
