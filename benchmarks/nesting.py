@@ -2,12 +2,11 @@
 
     python -m benchmarks.nesting --structures 40 --rows 50 --output benchmarks/results/X-nesting.md
 
-A structure is a tree of samples, allocations, mixtures, repetitions and compositions, to a depth of
-4, of pairs, shuffled randomised responses and schedules of sampled or allocated ones. Its rows are
-drawn parameters, asked of the engine (unasked, most would be enumerated) as one broadcast query per
-direction, so that they share a program. Of every row the outcomes are enumerated, those of equal
-ratio together (to 13 digits), and epsilon is read off the exact curve, which is linear in e^epsilon
-between its vertices.
+A structure is a tree of samples, allocations, mixtures, repetitions, compositions and schedules, to
+a depth of 4, of pairs and shuffled or plain randomised responses. Its rows are drawn parameters,
+asked of the engine (unasked, most would be enumerated) as one broadcast query per direction, so that
+they share a program. Of every row the outcomes are enumerated, those of equal ratio together (to 13
+digits), and epsilon is read off the exact curve, which is linear in e^epsilon between its vertices.
 """
 
 import argparse
@@ -106,31 +105,31 @@ def _reports(rng, rows):
     return jaxdp.Shuffled(jaxdp.RandomizedResponse(epsilon), number), laws, "shuffled"
 
 
-def _schedule(rng, rows):
-    """Two or three randomised responses of their own epsilon, each on a sample or allocated."""
-    epsilon = rng.uniform(0.1, 2.0, (rows, int(rng.integers(2, 4))))
-    m, laws = jaxdp.RandomizedResponse(epsilon), [[_response(e) for e in row] for row in epsilon]
-    kind = str(rng.choice(["sample", "allocation"]))
-    if kind == "sample":
-        rate = rng.uniform(0.05, 0.9, epsilon.shape)
-        m = jaxdp.PoissonSampled(m, rate)
-        laws = [
-            [_sampled(x, r) for x, r in zip(*row, strict=True)]
-            for row in zip(laws, rate, strict=True)
-        ]
-    else:
-        m, laws = jaxdp.RandomAllocation(m, 2), [[_allocated(x, 2) for x in row] for row in laws]
-    made = [functools.reduce(Law.times, row) for row in laws]
-    return jaxdp.Schedule(m), made, f"schedule {kind}"
+def _plain(rng, rows):
+    """Randomised response."""
+    epsilon = rng.uniform(0.1, 2.0, rows)
+    return jaxdp.RandomizedResponse(epsilon), [_response(e) for e in epsilon], "response"
+
+
+def _schedule(rng, depth, rows):
+    """Two or three of a tree, each with parameters of its own."""
+    steps = int(rng.integers(2, 4))
+    m, laws, name = tree(rng, depth, rows * steps)
+    if max(law.size for law in laws) ** steps > 200_000:
+        return tree(rng, depth, rows)
+    m = jax.tree.map(lambda x: x.reshape((rows, steps, *x.shape[1:])) if np.ndim(x) else x, m)
+    made = [functools.reduce(Law.times, laws[k * steps : (k + 1) * steps]) for k in range(rows)]
+    return jaxdp.Schedule(m), made, f"schedule({name})"
 
 
 def tree(rng, depth, rows):
     """(mechanism, the laws of its rows, its name)."""
-    kinds = ["sample", "allocation", "mixture", "repeat", "compose"]
+    kinds = ["sample", "allocation", "mixture", "repeat", "compose", "schedule"]
     if not depth:
-        leaf = rng.choice([_pair, _reports, _schedule], p=[0.5, 0.25, 0.25])
-        return leaf(rng, rows)
+        return rng.choice([_pair, _reports, _plain], p=[0.5, 0.25, 0.25])(rng, rows)
     kind = str(rng.choice(kinds))
+    if kind == "schedule":
+        return _schedule(rng, depth - 1, rows)
     m, laws, name = tree(rng, depth - 1, rows)
     largest = max(law.size for law in laws)
     if kind == "sample":
@@ -175,11 +174,11 @@ def structure(rng, depth, rows):
             return m, laws, name
 
 
-def ask(m, laws, delta):
-    """(violations, widths relative to epsilon, rows that count), over both directions."""
+def ask(m, laws, delta, method):
+    """(violations, widths relative to epsilon), over both directions."""
     violations, widths = 0, []
     for direction in ("remove", "add"):
-        found = jaxdp.epsilon_bounds(m, delta, direction=direction, method=jaxdp.Numerical())
+        found = jaxdp.epsilon_bounds(m, delta, direction=direction, method=method)
         low, high = (np.asarray(x) for x in found)
         for law, d, a, b in zip(laws, delta, low, high, strict=True):
             asked = law if direction == "remove" else Law(law.q, law.p)
@@ -201,7 +200,7 @@ def run(seed, structures, rows, depth, minutes):
         m, laws, name = structure(rng, int(rng.integers(1, depth + 1)), rows)
         delta = 10.0 ** rng.uniform(-4.0, -1.0, rows)
         begun = time.process_time()
-        violations, widths = ask(m, laws, delta)
+        violations, widths = ask(m, laws, delta, jaxdp.Numerical())
         below, above = (np.array(widths[i::2]) for i in (0, 1))
         seconds = time.process_time() - begun
         lines.append((name, 2 * rows, violations, below, above, seconds))

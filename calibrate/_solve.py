@@ -9,20 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from calibrate import _start
 from calibrate._recipe import recipe_of
 from calibrate._solution import Solution, Status, solution
-from jaxdp import _answers, _checks, _chunks, _divergences, _lanes, _queries, _roots, _x64
+from jaxdp import _answers, _checks, _chunks, _divergences, _queries, _roots, _x64
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods import Analytic, Method, check_method
 
 # The search runs over log(value); without a bracket, between these values.
 _DEFAULT_BRACKET = (1e-15, 1e15)
 _TOLERANCE = 1e-10  # of log(value)
-# The same where the curve is numerical (its grid changes with the value), and for its estimate.
-_NUMERICAL_TOLERANCE, _ESTIMATE_TOLERANCE, _FINE_TOLERANCE = 1e-6, 1e-3, 3e-3
-_ROUGH_TOLERANCE = 3e-2
-_PROBES, _PROBE_BITS = 24, 5
-_PROBE_RUN, _PROBE_FAR = 0.05, 1.0
+_NUMERICAL_TOLERANCE = 1e-6  # the same of a numerical curve, whose grid changes with the value
 _POOL = 32  # times so many rows as are searched at a time are handed over together
 _NEAR_0 = 1e-4  # epsilons whose root's tolerance may be more than the margin
 _CHUNK = 16384  # targets at a time where the curve is a closed form
@@ -231,66 +228,6 @@ def delta_of_excess(excess: jax.Array, delta: jax.Array, method: Method) -> jax.
     return jnp.where(pure, 0.0, _divergences.exp_up(log_delta))
 
 
-def _probe(excess, low, high, differences, valid, lanes):
-    """Where to begin in [low, high], and with which slope, from a sequence of ever finer points.
-
-    The first point with a usable slope; where there is none (delta is 0 or 1 wherever one looks),
-    between the last point that misses the target and the first that meets it.
-    For an estimate differences will do, and take half the time to compile. An estimate off by
-    more than it changes nearby may turn the wrong way: which way privacy rises, far points say.
-
-    Returns: whether there is such a point, the point, the slope; whether all points meet it.
-    """
-
-    def value_and_slope(x):
-        if not differences:
-            return jax.jvp(excess, (x,), (jnp.ones_like(x),))
-        run, far = (
-            jnp.minimum(most, 0.5**_PROBE_BITS * (high - low)) for most in (_PROBE_RUN, _PROBE_FAR)
-        )
-        points = jnp.stack([x - 0.5 * run, x + 0.5 * run, x - far, x + far])
-        before, after, left, right = jax.vmap(excess)(points)
-        slope, wide = (after - before) / run, (right - left) / (2.0 * far)
-        turned = jnp.where(left > right, slope > 0.0, (left < right) & (slope < 0.0))
-        wide = jnp.where(jnp.isfinite(wide), wide, jnp.where(left > right, -1.0, 1.0))
-        return before, jnp.where(turned, wide, slope)
-
-    def body(state):
-        index, *_, met, missed = state
-        # van der Corput: 1/2, 1/4, 3/4, 1/8, ...
-        fraction = sum(((index >> k) & 1) * 0.5 ** (k + 1) for k in range(_PROBE_BITS))
-        x = low + (high - low) * fraction
-        value, slope = value_and_slope(x)
-        usable = jnp.isfinite(value) & jnp.isfinite(slope) & (slope != 0.0)
-        if differences:  # of an estimate, whose noise is a slope too: it has to lead to a root
-            root = x - value / jnp.where(usable, slope, 1.0)
-            usable &= (root > low) & (root < high)
-        met = _reach(met, value <= 0.0, x)
-        missed = _reach(missed, value > 0.0, x)
-        known = jnp.all(jnp.isfinite(met + missed))  # and with it which way privacy rises
-        usable &= ~(known & jnp.where(slope < 0.0, met[1] < missed[0], met[0] > missed[1]))
-        return index + 1, usable, x, slope, met, missed
-
-    nothing = jnp.stack([jnp.full_like(low, jnp.inf), jnp.full_like(low, -jnp.inf)])
-    begin = jnp.where(valid, jnp.int32(1), _PROBES)
-    first = begin, jnp.zeros((), bool), low, jnp.zeros_like(low)
-    state = _lanes.while_loop(
-        lambda s: ~s[1] & (s[0] < _PROBES), body, (*first, nothing, nothing), lanes
-    )
-    _, usable, x, slope, met, missed = state
-    rises = met[0] > missed[1]  # all that meet the target lie above all that miss it
-    between = (rises | (met[1] < missed[0])) & jnp.all(jnp.isfinite(met + missed))
-    middle = 0.5 * jnp.where(rises, met[0] + missed[1], met[1] + missed[0])
-    other = between & ~usable
-    x, slope = jnp.where(other, middle, x), jnp.where(other, jnp.where(rises, -1.0, 1.0), slope)
-    return usable | other, x, slope, jnp.isfinite(met[0]) & ~jnp.isfinite(missed[1])
-
-
-def _reach(ends, some, x):
-    """The least and the largest of the points, with one more if it belongs to them."""
-    return jnp.where(some, jnp.stack([jnp.minimum(ends[0], x), jnp.maximum(ends[1], x)]), ends)
-
-
 # How the outputs of `solve_row` go to 32 bits.
 ROUNDING: tuple[_x64.Rounding, ...] = ("up", "down", "nearest", "up", "up", "nearest")
 
@@ -316,45 +253,27 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         lanes = None  # a step costs next to nothing
     aims = _answers.has_aim(lowest, chosen)
 
-    def fixed(log_value):
-        return excess(log_value, *constants)
-
     def cheap(log_value, way=direction, by="rough"):
         return excess(log_value, *constants, way, estimate=by if numerical else "")
 
     a, b = jax.lax.stop_gradient((jnp.log(low), jnp.log(high)))
-    usable, start, slope, met = _probe(cheap, a, b, numerical, valid, lanes)
+    usable, start, slope, met = _start.probe(cheap, a, b, numerical, valid, lanes)
     # y = sign * log(value) rises with privacy
     sign = jnp.where(slope > 0.0, -1.0, 1.0)
     end = jnp.where(sign > 0.0, a, b)  # the least noisy end
     at_end = jnp.zeros((), bool)
     excess_at_end = jnp.zeros(())
     if bounded:
-        excess_at_end = fixed(end)
+        excess_at_end = excess(end, *constants)
         at_end = (usable | met) & (excess_at_end <= 0.0)
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
     tolerance, parts, floor = _TOLERANCE, None, -jnp.inf
     confirm: Callable[[jax.Array], jax.Array] | None = None
     if numerical:
-        tolerance, rough = _NUMERICAL_TOLERANCE, None
+        tolerance = _NUMERICAL_TOLERANCE
         split = _answers.in_parts(lowest, direction, chosen)
-        if split:  # one direction at a time, from the one that the estimate shows to be worse
-            rough = _roots.Parts(lambda y, flag: cheap(sign * y, flag), jnp.zeros((), bool))
-        near, slope, worse = _roots.estimate_root(
-            lambda y: cheap(sign * y),
-            begin,
-            _ROUGH_TOLERANCE if aims else _ESTIMATE_TOLERANCE,
-            sign * slope,
-            rough,
-            lanes,
-        )
-        begin = jnp.where(jnp.isfinite(near), near, begin)
-        if aims:  # (which is dearer, and right about rare large losses)
-            way = worse if split else direction
-            near, slope, _ = _roots.estimate_root(
-                lambda y: cheap(sign * y, way, "fine"), begin, _FINE_TOLERANCE, slope, None, lanes
-            )
-            begin = jnp.where(jnp.isfinite(near), near, begin)
+        search = _start.Search(lambda y, way, by: cheap(sign * y, way, by), direction, split, lanes)
+        begin, slope, worse = _start.estimated(search, begin, sign * slope, aims)
         if split:
 
             def below(y, flag):  # whether no loss of that direction exceeds epsilon
@@ -386,11 +305,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     if confirm is not None:
         at_end = at_end & (root <= sign * end)
     inside = jnp.isfinite(root) & (sign * root >= a) & (sign * root <= b)
-    status = jnp.where(
-        ~valid,
-        Status.INVALID,
-        jnp.where(at_end, Status.SLACK, jnp.where(inside, Status.SOLVED, Status.INFEASIBLE)),
-    )
+    status = _status(valid, at_end, inside)
     solved = (status == Status.SOLVED) | (status == Status.SLACK)
     log_value = jnp.where(at_end, end, sign * jnp.where(inside, root, 0.0))
     value = jnp.where(solved, jnp.exp(log_value), jnp.nan)
@@ -398,3 +313,9 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     achieved = jnp.where(solved, delta_of_excess(found, delta, chosen), jnp.nan)
     falls = jnp.where(sign < 0.0, 1.0, 0.0)
     return value, value, falls, epsilon, achieved, status.astype(jnp.float64)
+
+
+def _status(valid: jax.Array, at_end: jax.Array, inside: jax.Array) -> jax.Array:
+    """Of a row with a valid target: met by the least noisy value, or by one inside, or by none."""
+    met = jnp.where(at_end, Status.SLACK, jnp.where(inside, Status.SOLVED, Status.INFEASIBLE))
+    return jnp.where(valid, met, Status.INVALID)

@@ -58,6 +58,24 @@ def _secant(s: _State, value: jax.Array) -> jax.Array:
     return s.slope * jnp.where(usable, jnp.clip(ratio, 0.25, 4.0), 1.0)
 
 
+def _begin(start, slope, parts: Parts | None, floor) -> _State:
+    start = jnp.asarray(start, jnp.float64)
+    return _State(
+        start,
+        jnp.broadcast_to(jnp.asarray(floor, jnp.float64), start.shape),
+        jnp.full_like(start, jnp.inf),
+        jnp.full_like(start, jnp.nan),
+        (start, jnp.full_like(start, jnp.nan)),
+        jnp.full_like(start, -1.0) if slope is None else slope,
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), bool),
+        jnp.zeros((), jnp.int32),
+        jnp.isnan(start),
+        jnp.zeros((), bool) if parts is None else parts.first,
+        jnp.zeros((), bool),
+    )
+
+
 def _search(
     f,
     start,
@@ -133,21 +151,7 @@ def _search(
             check,
         )
 
-    start = jnp.asarray(start, jnp.float64)
-    state = _State(
-        start,
-        jnp.broadcast_to(jnp.asarray(floor, jnp.float64), start.shape),
-        jnp.full_like(start, jnp.inf),
-        jnp.full_like(start, jnp.nan),
-        (start, jnp.full_like(start, jnp.nan)),
-        jnp.full_like(start, -1.0) if slope is None else slope,
-        jnp.zeros((), jnp.int32),
-        jnp.zeros((), bool),
-        jnp.zeros((), jnp.int32),
-        jnp.isnan(start),
-        jnp.zeros((), bool) if parts is None else parts.first,
-        jnp.zeros((), bool),
-    )
+    state = _begin(start, slope, parts, floor)
     state = _lanes.while_loop(lambda s: ~s.done & (s.count < _MAX_STEPS), body, state, lanes)
     if parts is None:
         return state

@@ -88,14 +88,15 @@ class _Job:
     quick: _devices.Quick = False
 
 
-def _split_shape(leaf: Any, core_ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def split_shape(leaf: Any, core_ndim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of a batch, and those of one evaluation (which may lack the first ones)."""
     shape = np.shape(leaf)
-    cut = len(shape) - core_ndim
+    cut = max(len(shape) - core_ndim, 0)
     return shape[:cut], shape[cut:]
 
 
 def _batch_shape(leaves: Sequence[Any], core_ndims: Sequence[int]) -> tuple[int, ...]:
-    shapes = (_split_shape(x, n)[0] for x, n in zip(leaves, core_ndims, strict=True))
+    shapes = (split_shape(x, n)[0] for x, n in zip(leaves, core_ndims, strict=True))
     return np.broadcast_shapes(*shapes)
 
 
@@ -114,7 +115,7 @@ def _map_in_chunks(function, arrays, size: int, chunk: int) -> tuple[jax.Array, 
 def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
     core = job.core
     leaves = [_special_subnormal.widen(leaf) for leaf in leaves]
-    shapes = [_split_shape(x, n) for x, n in zip(leaves, core.core_ndims, strict=True)]
+    shapes = [split_shape(x, n) for x, n in zip(leaves, core.core_ndims, strict=True)]
     batch = _batch_shape(leaves, core.core_ndims)
     if batch == ():
         outputs = core(leaves)
@@ -254,20 +255,20 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
         )
         results = _dispatch(partials_job, merge(primals))
         count = len(results) // (1 + len(live))
-        batch = _batch_shape(merge(primals), job.core.core_ndims)
+        full = merge(primals)
+        batch = _batch_shape(full, job.core.core_ndims)
         values, partials = results[:count], iter(results[count:])
         outputs = []
         for value in values:
             total = jnp.zeros(value.shape, value.dtype)
             for index, tangent in live:
                 partial = next(partials)
-                core_ndim = job.core.core_ndims[index]
-                inner = partial.shape[partial.ndim - core_ndim :]
+                _, inner = split_shape(full[index], job.core.core_ndims[index])
                 # (batch, 1 for each axis of one output, the axes of one input)
                 ones = (1,) * (value.ndim - len(batch))
                 tangent = jnp.broadcast_to(jnp.asarray(tangent, value.dtype), (*batch, *inner))
                 tangent = tangent.reshape((*batch, *ones, *inner))
-                axes = tuple(range(partial.ndim - core_ndim, partial.ndim))
+                axes = tuple(range(partial.ndim - len(inner), partial.ndim))
                 total = total + jnp.sum(partial * tangent, axis=axes)
             outputs.append(total)
         return values, tuple(outputs)
@@ -288,7 +289,8 @@ def core_ranks(node: Any) -> list[int]:
     """Trailing axes of every leaf that belong to one evaluation: a class may declare its fields'.
 
     A PyTree dataclass with `_core_ndims = {field: rank}` (a schedule of per-step values, say) has
-    that many axes in the leaves of those fields; all other leaves are scalars per evaluation.
+    that many axes in the leaves of those fields, before what these declare themselves; all other
+    leaves are scalars per evaluation.
     """
 
     def declares(x: Any) -> bool:
@@ -304,7 +306,7 @@ def core_ranks(node: Any) -> list[int]:
                 continue
             child = getattr(leaf, field.name)
             rank = type(leaf)._core_ndims.get(field.name, 0)
-            ranks += [rank] * len(jax.tree.leaves(child)) if rank else core_ranks(child)
+            ranks += [rank + own for own in core_ranks(child)]
     return ranks
 
 

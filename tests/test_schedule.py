@@ -57,6 +57,20 @@ def test_schedules_of_gaussians_are_exact_batched_and_differentiable():
     assert float(jaxdp.delta(tail, 50.0)) == pytest.approx(1 - (1 - 1e-3) ** 5, rel=1e-5)
 
 
+def test_slopes_of_a_batch_in_what_all_steps_share():
+    """Breaks when the axis of a batch is taken for that of the steps, and summed over."""
+    delta = np.array([1e-3, 1e-4, 1e-5])
+
+    def epsilon(sigma):
+        run = jaxdp.Schedule(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), RATE[:3]))
+        return jaxdp.epsilon(run, delta, method=jaxdp.Renyi(orders=(2.0, 8.0, 32.0)))
+
+    with jax.enable_x64(True):
+        up, down = epsilon(1.0 + 1e-5), epsilon(1.0 - 1e-5)
+        for derivative in (jax.jacfwd, jax.jacrev):
+            np.testing.assert_allclose(derivative(epsilon)(1.0), (up - down) / 2e-5, rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     "m", [jaxdp.Gaussian(1.0), jaxdp.PoissonSampled(jaxdp.Gaussian(np.ones(3)), np.full(4, 0.1))]
 )

@@ -18,7 +18,13 @@ from jaxdp._mechanisms._base import (
     require_mechanism,
     require_mechanisms,
 )
-from jaxdp._mechanisms._steps import log_any_failure, log_hazard, stacked, terms_of_steps
+from jaxdp._mechanisms._steps import (
+    all_in_domain,
+    log_any_failure,
+    log_hazard,
+    stacked,
+    terms_of_steps,
+)
 
 
 class Composition(Mechanism):
@@ -95,7 +101,10 @@ class Composed(Composition):
         object.__setattr__(self, "mechanisms", require_mechanisms(self.mechanisms))
 
     def _in_domain(self) -> jax.Array:
-        inside = [jnp.all(m._in_domain()) for m, _ in stacked(self.mechanisms)]
+        inside = [
+            jnp.all(m._in_domain()) if count is None else all_in_domain(m, count)
+            for m, count in stacked(self.mechanisms)
+        ]
         return jnp.all(jnp.stack(inside))
 
     def _terms(self) -> list[Term]:

@@ -3,12 +3,11 @@
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
+from jaxdp import _x64
 from jaxdp._mechanisms._base import Mechanism, Term, mechanism, require_mechanism
 from jaxdp._mechanisms._combinators import Composed, Composition, Repeated
-from jaxdp._mechanisms._steps import FEWEST, has_axes, stacked, terms_of_steps
+from jaxdp._mechanisms._steps import FEWEST, all_in_domain, stacked, terms_of_steps
 from jaxdp._mechanisms._steps import Steps as Steps
 
 
@@ -16,18 +15,19 @@ from jaxdp._mechanisms._steps import Steps as Steps
 class Schedule(Composition):
     """The adaptive composition of steps whose parameters are arrays over the steps.
 
-    The last axis of the mechanism's parameters counts the steps (axes before it are a batch);
-    parameters without axes are the same in every step. Thousands of steps are one small
+    The last axis of the mechanism's parameters counts the steps (axes before it are a batch; where
+    a parameter is a vector, its own axis comes after); parameters without it are the same in every
+    step, and a schedule of schedules has two such axes. Thousands of steps are one small
     program, differentiable with respect to every entry. A schedule of Gaussians is one Gaussian
     with mu^2 summed, exactly; any other is composed numerically, or by its Rényi divergences.
 
     Args:
-      mechanism: of one step, with parameters of shape (..., steps) or (); not with parameters
-        that are vectors in themselves.
+      mechanism: of one step, with parameters of shape (..., steps) or (), and vectors of shape
+        (..., steps, length) or (length,).
 
     Raises:
-      ValueError: if no parameter has an axis of steps, their lengths differ, or some are vectors
-        in themselves. TypeError: if no mechanism.
+      ValueError: if no parameter has an axis of steps, or their lengths differ. TypeError: if no
+        mechanism.
 
     Example:
       >>> import jaxdp, numpy as np
@@ -45,11 +45,6 @@ class Schedule(Composition):
 
     def __post_init__(self) -> None:
         require_mechanism("mechanism", self.mechanism)
-        inner = jax.tree.leaves(self.mechanism, is_leaf=has_axes)
-        if any(has_axes(x) for x in inner):
-            raise ValueError(
-                "mechanism must not be a schedule itself, nor have parameters that are vectors"
-            )
         if self.steps is None:
             raise ValueError(
                 "mechanism must have parameters with an axis of steps"
@@ -59,14 +54,16 @@ class Schedule(Composition):
     @property
     def steps(self) -> int | None:
         """The number of steps; None if no parameter has an axis."""
-        lengths = {shape[-1] for x in jax.tree.leaves(self.mechanism) if (shape := np.shape(x))}
+        leaves, ranks = jax.tree.leaves(self.mechanism), _x64.core_ranks(self.mechanism)
+        shapes = [_x64.split_shape(x, rank)[0] for x, rank in zip(leaves, ranks, strict=True)]
+        lengths = {shape[-1] for shape in shapes if shape}
         lengths = lengths - {1} or lengths
         if len(lengths) > 1:
             raise ValueError(f"mechanism must have one number of steps, got {sorted(lengths)}")
         return lengths.pop() if lengths else None
 
     def _in_domain(self) -> jax.Array:
-        return jnp.all(self.mechanism._in_domain())
+        return all_in_domain(self.mechanism, self.steps or 1)
 
     def _symmetric(self) -> bool:
         return self.mechanism._symmetric()

@@ -1,16 +1,16 @@
 """Mechanisms of one kind as one with an axis of steps, and what their composition adds up to."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdp import _divergences
+from jaxdp import _divergences, _x64
 from jaxdp import _special as special
-from jaxdp._mechanisms._base import Base, Direction, Mechanism, Term, mechanism
-from jaxdp._mechanisms._curve import canonical_terms, single
+from jaxdp._mechanisms._base import Average, Base, Direction, Mechanism, Term, mechanism
+from jaxdp._mechanisms._curve import canonical_terms
 from jaxdp._mechanisms._gaussian import GaussianFamily, composed_steps
 from jaxdp._special import log1p
 
@@ -34,45 +34,99 @@ def log_any_failure(*log_hazards: jax.Array) -> jax.Array:
     return jnp.where(large, special.log1mexp(-jnp.exp(jnp.where(large, log_h, 0.0))), log_h)
 
 
+def _each(function: Callable[[Any, int], Any], m: Mechanism) -> Any:
+    """The mechanism with every parameter replaced; the function is told the rank of vectors."""
+    leaves, treedef = jax.tree.flatten(m)
+    ranks = _x64.core_ranks(m)
+    return jax.tree.unflatten(treedef, [function(*x) for x in zip(leaves, ranks, strict=True)])
+
+
+def _with_axes(x: Any, rank: int, xp: Any = jnp) -> Any:
+    """An array with all axes that belong to one evaluation: of length 1 where it lacks them."""
+    return xp.reshape(x, (1,) * (rank - np.ndim(x)) + np.shape(x))
+
+
+def _over_steps(function: Callable[[Any], Any], m: Mechanism, count: int) -> Any:
+    """The function of each of so many steps, which have an axis in some parameters of m.
+
+    It is the last of a batch, before those of vectors; in the outputs, the first.
+    """
+
+    def first(x: Any, rank: int) -> jax.Array:
+        x = _with_axes(x, rank)
+        batch, own = _x64.split_shape(x, rank)
+        whole = jnp.broadcast_to(x, (*batch[:-1], count, *own))
+        return jnp.moveaxis(whole, len(batch[:-1]), 0)
+
+    return jax.vmap(function)(_each(first, m))
+
+
 def terms_of_steps(m: Mechanism, count: int) -> list[Term]:
-    """For each factor of a mechanism whose last axis counts steps, the composition over them."""
-    inner = jax.tree.map(lambda x: jnp.broadcast_to(x, (*jnp.shape(x)[:-1], count)), m)
+    """For each factor of a mechanism that has an axis of steps, the composition over them."""
+
+    def factors(one: Mechanism) -> list[tuple[Any, Any]]:
+        return [(t.mechanism, jnp.asarray(t.multiplicity, float)) for t in one._terms()]
+
+    def last(x: jax.Array, rank: int) -> jax.Array:
+        return jnp.moveaxis(x, 0, -1 - rank)
+
+    def merged(x: jax.Array, rank: int) -> jax.Array:
+        batch, own = _x64.split_shape(x, rank)
+        return x.reshape((*batch[:-2], batch[-2] * batch[-1], *own))
+
     terms = []
-    for term in inner._terms():
-        copies = term.multiplicity * jnp.ones(count)
-        if isinstance(term.mechanism, GaussianFamily):
-            terms.append(Term(composed_steps(term.mechanism, copies), None))
+    for factor, copies in _over_steps(factors, m, count):
+        factor, copies = _each(last, factor), last(copies, 0)
+        if isinstance(factor, GaussianFamily):
+            terms.append(Term(composed_steps(factor, copies), None))
+        elif isinstance(factor, Steps):  # of schedules: their steps, one after another
+            copies = merged(factor.copies * copies[..., None], 0)
+            terms.append(Term(Steps(_each(merged, factor.mechanism), copies), 1.0))
         else:
-            terms.append(Term(Steps(term.mechanism, copies), 1.0))
+            terms.append(Term(Steps(factor, copies), 1.0))
     return terms
+
+
+def all_in_domain(m: Mechanism, count: int) -> jax.Array:
+    """Whether the parameters of every step are."""
+    return jnp.all(_over_steps(lambda one: one._in_domain(), m, count))
 
 
 def stacked(
     mechanisms: Sequence[Mechanism], exactly: bool = False
 ) -> list[tuple[Mechanism, int | None]]:
-    """The mechanisms, those of one kind as one with a last axis of so many steps (else None).
+    """The mechanisms, those of one kind as one with an axis of so many steps (else None).
 
-    Of one kind are those of equal structure. Inside the island every parameter is a scalar.
-    Outside, shapes of a batch broadcast; where not the structure alone matters, but the numbers
-    too, `exactly` leaves alone what an array of one type cannot hold.
+    Of one kind are those of equal structure, with vectors of equal lengths. Inside the island every
+    other parameter is a scalar. Outside, shapes of a batch broadcast; where not the structure alone
+    matters, but the numbers too, `exactly` leaves alone what an array of one type cannot hold.
     """
     groups: dict[Any, list[Mechanism]] = {}
     for m in mechanisms:
-        groups.setdefault(jax.tree.structure(m), []).append(m)
+        groups.setdefault((jax.tree.structure(m), _own_shapes(m)), []).append(m)
     parts: list[tuple[Mechanism, int | None]] = []
     for group in groups.values():
         alone = len(group) < FEWEST or not _may_be_steps(group[0])
         if alone or (exactly and not _of_one_type(group)):
             parts += [(m, None) for m in group]
         else:
-            parts.append((jax.tree.map(_stack, *group), len(group)))
+            parts.append((_stack(group), len(group)))
     return parts
 
 
-def _stack(*leaves: Any) -> Any:
-    known = not any(isinstance(leaf, jax.Array) for leaf in leaves)
-    xp = np if known else jnp
-    return xp.stack(xp.broadcast_arrays(*leaves), axis=-1)
+def _own_shapes(m: Mechanism) -> tuple[tuple[int, ...], ...]:
+    """Of every parameter, the axes that belong to one evaluation."""
+    ranks = _x64.core_ranks(m)
+    return tuple(_x64.split_shape(x, r)[1] for x, r in zip(jax.tree.leaves(m), ranks, strict=True))
+
+
+def _stack(group: Sequence[Mechanism]) -> Mechanism:
+    ranks, columns = _x64.core_ranks(group[0]), []
+    for rank, *leaves in zip(ranks, *map(jax.tree.leaves, group), strict=True):
+        xp = jnp if any(isinstance(x, jax.Array) for x in leaves) else np
+        whole = xp.broadcast_arrays(*(_with_axes(x, rank, xp) for x in leaves))
+        columns.append(xp.stack(whole, axis=-1 - rank))
+    return jax.tree.unflatten(jax.tree.structure(group[0]), columns)
 
 
 def _of_one_type(group: Sequence[Mechanism]) -> bool:
@@ -84,26 +138,8 @@ def _of_one_type(group: Sequence[Mechanism]) -> bool:
 
 
 def _may_be_steps(m: Mechanism) -> bool:
-    """Whether every factor is one step with scalar parameters, or a sample of one."""
-    return not _has_axes(m) and all(_is_one_step(t.mechanism) for t in m._terms())
-
-
-def _is_one_step(step: Mechanism) -> bool:
-    inner = getattr(step, "mechanism", None)
-    if not isinstance(step, Base) or inner is None:
-        return isinstance(step, Base)
-    one = single(canonical_terms(inner))
-    return one is not None and _is_one_step(one)
-
-
-def _has_axes(m: Mechanism) -> bool:
-    """Whether axes of its parameters belong to one evaluation already."""
-    return has_axes(m) or any(has_axes(x) for x in jax.tree.leaves(m, is_leaf=has_axes))
-
-
-def has_axes(x: Any) -> bool:
-    """Whether axes of its own parameters belong to one evaluation already."""
-    return isinstance(x, Mechanism) and bool(x._core_ndims)
+    """Whether every factor is one step, or an average."""
+    return all(isinstance(t.mechanism, (Base, Average)) for t in m._terms())
 
 
 def _rounded_up(count: int) -> float:
@@ -116,6 +152,8 @@ class Steps(Mechanism):
 
     mechanism: Any
     copies: Any
+
+    _core_ndims: ClassVar = {"mechanism": 1, "copies": 1}
 
     @property
     def neighbours(self) -> str | None:
@@ -131,7 +169,7 @@ class Steps(Mechanism):
         )
 
     def _in_domain(self) -> jax.Array:
-        return jnp.all(self.mechanism._in_domain())
+        return jnp.all(jax.vmap(lambda m: m._in_domain())(self.mechanism))
 
     def _rate(self, s: jax.Array) -> jax.Array:
         rates = self._mapped(lambda m, n: n * m._rate(s))

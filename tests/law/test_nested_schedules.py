@@ -110,3 +110,70 @@ def test_derivatives_in_32_bit_programs():
     up, down = (np.array([epsilon(sigma + side * x) for x in step]) for side in (1.0, -1.0))
     np.testing.assert_allclose(slope, (up - down) / 2e-2, rtol=5e-3)
     np.testing.assert_allclose(value, epsilon(sigma), rtol=1e-4)
+
+
+P = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.4, 0.5, 0.1], [0.3, 0.3, 0.4]])
+Q = np.array([[0.4, 0.4, 0.2], [0.3, 0.2, 0.5], [0.6, 0.2, 0.2], [0.2, 0.4, 0.4]])
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_schedule_of_vectors(direction):
+    """Breaks when the axis of a vector is taken for that of the steps."""
+    rate = np.array([0.2, 0.5, 0.9, 1.0])
+    pairs = list(zip(P, Q, strict=True))
+    law = _product([_sampled(x, q) for x, q in zip(pairs, rate, strict=True)])
+    run = jaxdp.Schedule(jaxdp.PoissonSampled(jaxdp.FinitePair(P, Q), rate))
+    assert run.steps == 4
+    _brackets(run, law, direction)
+
+
+def test_schedule_of_mixtures_and_schedules():
+    """Breaks when a step of steps is lost, or parts of a mixture share their weights."""
+    epsilon = np.array([[0.2, 0.8], [0.5, 1.0], [0.3, 1.5]])
+    weight = np.array([0.9, 0.5, 0.3])
+    inner = jaxdp.Schedule(jaxdp.RandomizedResponse(epsilon))
+    mixed = jaxdp.Mixture(
+        [inner, jaxdp.RandomizedResponse(1.0)], np.stack([weight, 1.0 - weight], axis=-1)
+    )
+    both = [_product([_response(e) for e in row]) for row in epsilon]
+    parts = [
+        tuple(np.append(w * a, (1.0 - w) * b) for a, b in zip(x, _response(1.0), strict=True))
+        for x, w in zip(both, weight, strict=True)
+    ]
+    _brackets(jaxdp.Schedule(mixed), _product(parts), "remove")
+    _brackets(jaxdp.Schedule(inner), _product(both), "remove")
+
+
+def test_a_list_in_a_schedule():
+    """Breaks when four of a kind are stacked along the axis of the steps that holds them."""
+    epsilon = np.outer([0.1, 0.2, 0.3, 0.4], [1.0, 2.0])
+    run = jaxdp.Schedule(jaxdp.Composed([jaxdp.RandomizedResponse(e) for e in epsilon]))
+    _brackets(run, _product([_response(e) for e in epsilon.ravel()]), "remove")
+
+
+def test_lists_of_vectors_by_length():
+    """Breaks when vectors of several lengths are put together; all else is as in a schedule."""
+    short = [jaxdp.FinitePair([a, 1 - a], [0.5, 0.5]) for a in (0.3, 0.4, 0.6, 0.7)]
+    long = [jaxdp.FinitePair(p, q) for p, q in zip(P, Q, strict=True)]
+    mixed = [x for two in zip(short, long, strict=True) for x in two]
+    law = _product([(np.asarray(x.p), np.asarray(x.q)) for x in mixed])
+    _brackets(jaxdp.Composed(mixed), law, "remove")
+
+
+def test_vectors_of_steps_have_slopes():
+    """Breaks when a gradient loses an axis, or a batch is taken for one of them."""
+
+    def epsilon(shifts):
+        weights = np.array([0.5, 0.3, 0.2])
+        run = jaxdp.Schedule(jaxdp.GaussianMixture(2.0, shifts, weights))
+        return jaxdp.epsilon(run, 1e-4, direction="remove")
+
+    rows = np.array([[[0.5, 1.0, 2.0], [0.2, 0.4, 3.0]], [[0.5, 1.0, 1.0], [0.3, 2.0, 2.5]]])
+    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(epsilon)))(rows)
+    step = 1e-4 * np.eye(6).reshape(6, 2, 3)
+    up, down = (jax.vmap(epsilon)(rows[1] + side * step) for side in (1.0, -1.0))
+    np.testing.assert_allclose(slopes[1], ((up - down) / 2e-4).reshape(2, 3), rtol=1e-4)
+    with jax.enable_x64(False):
+        single = jax.jit(epsilon)(rows[0].astype(np.float32))
+    assert single.dtype == np.float32
+    assert values[0] * (1 - 1e-6) <= float(single) <= values[0] * (1 + 1e-6)
