@@ -16,7 +16,7 @@ from jaxdp._law import Bounds, Sides, _allocation, _average_guess, _subset, eith
 from jaxdp._mechanisms import Average, Mechanism, _curve
 from jaxdp._mechanisms._gaussian import GaussianFamily
 
-StepTerm = Callable[[Any, Any], _law.Term]
+StepTerm = Callable[..., _law.Term]
 _ESTIMATE_SIZE = 2048
 _RARE = -690.0  # log of failures that may not be numbers
 _RATES, _RATE = (0.25, 0.5, 1.0), 0.5  # of tests for a choice of steps, relative to k/t
@@ -116,10 +116,11 @@ def averaged(
     size: int,
     others: Any = None,
     outside: ArrayLike = 1.0,
+    several: ArrayLike = 1.0,
 ) -> _law.Term:
     """An average as a term, its law above or below, right in one direction and about one delta.
 
-    So many of what it is in (`outside`) are composed.
+    So many of what it is in (`outside`) are composed, or averaged (`several` of them).
     """
     count = jnp.asarray(count, jnp.float64)
     if isinstance(block, Selected):
@@ -127,7 +128,7 @@ def averaged(
         law = _selection(block, as_term, aim - jnp.log(number) - _FLOOR, direction, size)(_RATE)
         return _subset.as_term(law, _law.sign_of(direction))._replace(count=count)
     term = _allocation.averaged_term(
-        as_term(step_of(block), 1.0),
+        as_term(step_of(block), 1.0, of=block.num_steps),
         block.num_steps,
         log_delta=aim + jnp.log(outside),
         direction=direction,
@@ -135,6 +136,7 @@ def averaged(
         size=size,
         count=jnp.maximum(count, 1.0) * outside,
         others=others,
+        several=several,
     )
     return term._replace(count=count)
 
@@ -143,7 +145,7 @@ def _selection(
     block: Selected, as_term: StepTerm, log_floor: jax.Array, direction: Any, size: int
 ) -> Callable[[ArrayLike], _subset.Subset]:
     """The law of the test with a rate, that of the choice being 1."""
-    term = as_term(step_of(block), 1.0)
+    term = as_term(step_of(block), 1.0, of=block.num_steps)
     t, k = (jnp.asarray(x, jnp.float64) for x in (block.num_steps, block.num_selected))
 
     def law(rate: ArrayLike) -> _subset.Subset:
@@ -220,13 +222,13 @@ def _log_delta(
     def once(block: Any) -> Bounds:
         if isinstance(block, Selected):
             k = jnp.asarray(block.num_selected, jnp.float64)
-            step = as_term(step_of(block), 1.0)
+            step = as_term(step_of(block), 1.0, of=block.num_steps)
             aim = _average_guess.guess_log_delta(step, block.num_steps / k, epsilon, k)
             aim = jnp.maximum(aim - _FLOOR, _RARE)
             read = functools.partial(_subset.log_delta, epsilon=epsilon)
             return _tested(block, as_term, aim, direction, size, read)
         return _allocation.allocation_log_delta_bounds(
-            as_term(step_of(block), 1.0),
+            as_term(step_of(block), 1.0, of=block.num_steps),
             block.num_steps,
             epsilon,
             direction=direction,
@@ -239,7 +241,7 @@ def _log_delta(
     first = next(t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average))
     numbers = (first.mechanism.num_steps, epsilon, first.multiplicity)
     aim = _average_guess.guess_log_delta(
-        as_term(step_of(first.mechanism), 1.0),
+        as_term(step_of(first.mechanism), 1.0, of=first.mechanism.num_steps),
         *(jnp.asarray(x, jnp.float64) for x in numbers),
         beside=lax.stop_gradient(_gaussian_variance(m)),
         s=_law.sign_of(direction),
@@ -287,7 +289,7 @@ def epsilon(
             read = functools.partial(_subset.epsilon, log_target=log_target)
             return _tested(block, as_term, log_target, direction, size, read)
         return _allocation.allocation_epsilon_bounds(
-            as_term(step_of(block), 1.0),
+            as_term(step_of(block), 1.0, of=block.num_steps),
             block.num_steps,
             log_delta=log_target,
             direction=direction,

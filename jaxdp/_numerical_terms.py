@@ -22,11 +22,13 @@ from jaxdp._noise import _atoms
 
 TABLE_FLOOR = 16.0  # what a tabulated law puts at infinity is less than delta by this
 _AVERAGE_ROOM = 2.0  # an average in a table is accurate about a delta that is smaller by this
+_SHARED = 3.0  # what is averaged is tabulated for so many times as many: its bulk counts as well
 
 
 class Tables(NamedTuple):
     """How laws of sampled compositions are tabulated: for which direction ("add" or not), side,
-    size, with how much P-mass at infinity (its log), and for how many outer factors.
+    size, with how much P-mass at infinity (its log), for how many outer factors, and how many of
+    these are averaged.
     """
 
     add: _law.Flag
@@ -34,6 +36,7 @@ class Tables(NamedTuple):
     size: int
     log_floor: jax.Array
     number: ArrayLike
+    several: ArrayLike = 1.0
 
 
 def has_law(m: Mechanism) -> bool:
@@ -105,7 +108,7 @@ def _family(step: Steps, count: ArrayLike, tables: Tables | None) -> _law.Family
     if not _is_nested(step):
         return _law.Family(lambda x: _term(x[0], count * x[1]), (one, step.copies))
     assert tables is not None
-    add, side, size, log_floor, _ = tables
+    add, side, size, log_floor, *_ = tables
 
     @jax.checkpoint
     def law(x: tuple[Any, jax.Array]) -> _law.Table:
@@ -122,18 +125,19 @@ def _family(step: Steps, count: ArrayLike, tables: Tables | None) -> _law.Family
 
 def _averaged(block: Average, count: ArrayLike, tables: Tables) -> _law.Term:
     """An average as one of the terms of a table, right in the direction of the tables."""
-    step = as_term(tables, _numerical_average.step_of(block), 1.0)  # once: it may hold tables
+    step = as_term(tables, _numerical_average.step_of(block), 1.0, of=block.num_steps)  # (once)
     tail = tables.log_floor + TABLE_FLOOR - _AVERAGE_ROOM
     aim = jnp.maximum(tail, _log_end(step, block, tables.add))
     return _numerical_average.averaged(
         block,
         count,
-        lambda *_: step,
+        lambda *_, **__: step,
         aim,
         tables.add,
         tables.side,
         2 * tables.size,
         outside=tables.number,
+        several=tables.several,
     )
 
 
@@ -152,8 +156,21 @@ def _log_end(term: _law.Term, block: Average, add: _law.Flag) -> jax.Array:
     return jax.lax.stop_gradient(jnp.where(some & jnp.isfinite(mass), mass - 1.0, -jnp.inf))
 
 
-def as_term(tables: Tables | None, m: Mechanism, count: ArrayLike) -> Any:
-    """A run as one term; steps of one kind as a family."""
+def as_term(
+    tables: Tables | None, m: Mechanism, count: ArrayLike, of: ArrayLike | None = None
+) -> Any:
+    """A run as one term; steps of one kind as a family. It is one `of` so many that are averaged.
+
+    In the add direction all of them are read where each makes up its part of delta.
+    """
+    if tables is not None and of is not None:
+        many = _SHARED * jax.lax.stop_gradient(jnp.asarray(of, jnp.float64))
+        many = _law.either(tables.add, many, 1.0)
+        tables = tables._replace(
+            log_floor=tables.log_floor - jnp.log(many),
+            number=tables.number * many,
+            several=tables.several * many,
+        )
     if isinstance(m, (Steps, Base)):
         return _factor(m, count, tables)
     assert tables is not None
@@ -167,7 +184,7 @@ def _run_term(m: Mechanism, tables: Tables) -> _law.Term:
         (term,) = inner
         assert isinstance(term, _law.Term)  # one step has no steps of its own
         return term
-    add, side, size, log_floor, _ = tables
+    add, side, size, log_floor, *_ = tables
     return _law.orient_one(_law.table(_law.oriented(inner, add), log_floor, size, side).term(), add)
 
 

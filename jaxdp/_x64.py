@@ -285,29 +285,34 @@ def _exact(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.Array) else np.asarray(leaf, np.float64)
 
 
-def core_ranks(node: Any) -> list[int]:
+def core_ranks(node: Any) -> tuple[int, ...]:
     """Trailing axes of every leaf that belong to one evaluation: a class may declare its fields'.
 
     A PyTree dataclass with `_core_ndims = {field: rank}` (a schedule of per-step values, say) has
     that many axes in the leaves of those fields, before what these declare themselves; all other
     leaves are scalars per evaluation.
     """
+    return _ranks_of(jax.tree.structure(node))
 
+
+@functools.lru_cache(maxsize=512)
+def _ranks_of(structure: Any) -> tuple[int, ...]:
     def declares(x: Any) -> bool:
         return hasattr(type(x), "_core_ndims")
 
-    ranks: list[int] = []
-    for leaf in jax.tree.leaves(node, is_leaf=declares):
-        if not declares(leaf):
-            ranks.append(0)
-            continue
-        for field in dataclasses.fields(leaf):
-            if field.metadata.get("static"):
+    def ranks(node: Any) -> list[int]:
+        found: list[int] = []
+        for leaf in jax.tree.leaves(node, is_leaf=declares):
+            if not declares(leaf):
+                found.append(0)
                 continue
-            child = getattr(leaf, field.name)
-            rank = type(leaf)._core_ndims.get(field.name, 0)
-            ranks += [rank + own for own in core_ranks(child)]
-    return ranks
+            for field in dataclasses.fields(leaf):
+                if not field.metadata.get("static"):
+                    rank = type(leaf)._core_ndims.get(field.name, 0)
+                    found += [rank + own for own in ranks(getattr(leaf, field.name))]
+        return found
+
+    return tuple(ranks(jax.tree.unflatten(structure, [0.0] * structure.num_leaves)))
 
 
 def batch_shape(node: Any) -> tuple[int, ...]:
@@ -347,7 +352,7 @@ def evaluate(
     args = tuple(np.asarray(a, np.float64) if isinstance(a, list) else a for a in args)
     leaves, treedef = jax.tree.flatten(args)
     leaves = [_exact(leaf) for leaf in leaves]
-    core = _Core(function, tuple(sorted(options.items())), treedef, tuple(core_ranks(args)))
+    core = _Core(function, tuple(sorted(options.items())), treedef, core_ranks(args))
     dtype = jnp.dtype(jnp.float64 if jax.config.jax_enable_x64 else jnp.float32)
     single = isinstance(rounding, str)
     modes = (rounding,) if single else tuple(rounding)

@@ -362,11 +362,11 @@ def test_checks_do_not_stop_tracing():
 
 @pytest.mark.parametrize(
     "step",
-    [jaxdp.Schedule(jaxdp.Laplace(np.ones((2, 3)))), jaxdp.FinitePair([0.5, 0.5], [0.25, 0.75])],
+    [jaxdp.Schedule(jaxdp.Laplace(np.ones(3))), jaxdp.FinitePair([0.5, 0.5], [0.25, 0.75])],
     ids=("schedule", "pair"),
 )
 def test_schedules_of_what_has_axes_of_its_own(step):
-    """Breaks when such a schedule fails only inside of a query."""
-    for m in (step, jaxdp.Repeated(step, np.ones(3))):
-        with pytest.raises(ValueError, match="mechanism"):
-            jaxdp.Schedule(m)
+    """Breaks when the axis of a vector passes for that of the steps."""
+    with pytest.raises(ValueError, match="mechanism must have"):
+        jaxdp.Schedule(step)
+    assert jaxdp.Schedule(jaxdp.Repeated(step, np.ones(4))).steps == 4

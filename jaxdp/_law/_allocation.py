@@ -134,12 +134,13 @@ def averaged_term(
     size: int = DEFAULT_SIZE,
     count: ArrayLike = 1.0,
     others: ArrayLike | None = None,
+    several: ArrayLike = 1.0,
 ) -> Term:
     """The law of the average of num_steps ratios, above (side = 1) or below (-1), as a term.
 
     Right in the given direction only: pass the same one to the engine. `log_delta` is what its tail
-    is to be accurate for, a choice; `count` is the term's, and `others` how many other averages
-    there are, if nothing else is composed with it.
+    is to be accurate for, a choice; `count` is the term's, `others` how many other averages there
+    are, if nothing else is composed with it, and `several` how many of such are averaged again.
     """
     s = sign_of(direction)
     steps, log_delta, count = _numbers(num_steps, log_delta, count)
@@ -154,7 +155,9 @@ def averaged_term(
         None,
         s=s,
         size=size,
-        typical=_average_guess.typical(known, steps, log_delta, count) if may_add(s) else None,
+        typical=_average_guess.typical(known, steps, log_delta, count, several)
+        if may_add(s)
+        else None,
         others=beside if may_remove(s) else None,
         limit=jumps.limit if jumps else None,
         known=known,

@@ -37,12 +37,14 @@ class Atoms(NamedTuple):
 class Typical(NamedTuple):
     """Averages in blocks that are composed: typical ones, and the least that count.
 
-    `log_delta` is the log Q of these and less, over the number of blocks.
+    `log_delta` is the log Q of these and less, over the number of blocks, and `no_loss` what does
+    not count whatever its ratio is.
     """
 
     ratio: jax.Array
     least: jax.Array
     log_delta: jax.Array
+    no_loss: jax.Array
 
 
 class Coarse(NamedTuple):

@@ -12,21 +12,30 @@ from jaxdp._law._terms import Sign, Term, either, may_add
 _SHARES = np.geomspace(1e-4, 1.0, 64)  # of the saddle point's tilt
 _UNTYPICAL = 20.0  # windows of ratios below the typical one count as larger by that power
 _AT_END = 1e-2  # of delta, rounding's mass at the window's end: at X = 0 it is an infinite loss
+_OF_SEVERAL = (
+    1e-6  # of 1, over the number of blocks that are averaged, for whose sum all ratios count
+)
 _LARGEST = -0.1  # log delta
 _RARE = 1e-8  # averages that rare, where delta is made up, do not count
 
 
 def typical(
-    known: _average_atoms.Coarse, steps: jax.Array, log_delta: jax.Array, times: jax.Array
+    known: _average_atoms.Coarse,
+    steps: jax.Array,
+    log_delta: jax.Array,
+    times: jax.Array,
+    several: ArrayLike = 1.0,
 ) -> _average_atoms.Typical:
     """What the average is in each of `times` blocks whose composition makes up a delta (add).
 
     To leading order log delta is the sum of the blocks' n (K - theta K'). Where delta is made up,
     a ratio x has the weight x^-T times its own, T / x being the slope of n (K - theta K') at the
-    typical average.
+    typical average. Of these blocks `several` are averaged, if they are not a product.
     """
     steps, log_delta, times = lax.stop_gradient((steps, log_delta, times))
+    several = lax.stop_gradient(jnp.asarray(several, jnp.float64))
     atoms = known.atoms
+    no_loss = jnp.where(several > 1.0, np.log(_OF_SEVERAL) - jnp.log(several), -jnp.inf)
     log_delta = _average_atoms.within_reach(atoms, steps, log_delta, -1)
     thetas = _average_atoms.saddle(atoms, steps, None, log_delta, -1) * jnp.asarray(_SHARES)
     m = jax.vmap(lambda theta: _average_atoms.moments(atoms, theta, -1))(thetas)
@@ -39,6 +48,7 @@ def typical(
         jnp.min(jnp.where(near, m.mean, 1.0)),
         jnp.min(jnp.where(counts, m.mean, 1.0)),
         jnp.min(jnp.where(counts, exponent, 0.0)) - jnp.log(times),
+        no_loss,
     )
 
 
@@ -54,14 +64,16 @@ def where_seen(
     y = mean * typical.least
     here, last = jnp.abs(mean) * log_norm - theta * (jnp.stack([y, end]) - mean)
     counts = typical.log_delta + jnp.log(jnp.maximum(-y, 1e-300)) + jnp.log(theta) + 1.0
-    return jnp.minimum(counts - here, log_delta + np.log(_AT_END) - last)
+    counts, at_end = jnp.maximum(jnp.stack([counts, log_delta + np.log(_AT_END)]), typical.no_loss)
+    return jnp.minimum(counts - here, at_end - last)
 
 
 def untypical(typical: _average_atoms.Typical, middle: jax.Array) -> jax.Array:
     """By what a window counts as larger whose average ratio is below a typical one."""
     gap = (1.0 - middle) / jnp.maximum(1.0 - typical.ratio, 1e-15)
     gap = jnp.maximum(gap, typical.ratio / middle)
-    return jnp.where(middle < typical.ratio, jnp.clip(gap**_UNTYPICAL, 4.0, 1e3), 1.0)
+    most = jnp.where(typical.no_loss > -jnp.inf, 1e12, 1e3)
+    return jnp.where(middle < typical.ratio, jnp.clip(gap**_UNTYPICAL, 4.0, most), 1.0)
 
 
 def guess_log_delta(

@@ -177,3 +177,19 @@ def test_vectors_of_steps_have_slopes():
         single = jax.jit(epsilon)(rows[0].astype(np.float32))
     assert single.dtype == np.float32
     assert values[0] * (1 - 1e-6) <= float(single) <= values[0] * (1 + 1e-6)
+
+
+def test_averages_of_averages_of_add():
+    """Breaks when an average in an average is a law for its own tail: lower bounds were 0.
+
+    One of t times s steps is one of t runs, one of s steps in it.
+    """
+    deltas = np.array([1e-2, 1e-4, 1e-8, 1e-12])
+    inner, outer = np.array([2, 5, 3, 40]), np.array([14, 3, 500, 10])
+    sigma = np.array([1.0, 0.8, 2.0, 1.5])
+    nested = jaxdp.RandomAllocation(jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), inner), outer)
+    flat = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), inner * outer)
+    low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(nested, deltas, direction="add"))
+    least, most = (np.asarray(x) for x in jaxdp.epsilon_bounds(flat, deltas, direction="add"))
+    assert ((low <= most) & (least <= high)).all()
+    assert (high - low <= 3e-3 * high).all()
