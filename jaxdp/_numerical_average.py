@@ -116,7 +116,7 @@ def averaged(
     size: int,
     others: Any = None,
     outside: ArrayLike = 1.0,
-    several: ArrayLike = 1.0,
+    several: ArrayLike | None = None,
 ) -> _law.Term:
     """An average as a term, its law above or below, right in one direction and about one delta.
 

@@ -36,7 +36,7 @@ class Tables(NamedTuple):
     size: int
     log_floor: jax.Array
     number: ArrayLike
-    several: ArrayLike = 1.0
+    several: ArrayLike | None = None
 
 
 def has_law(m: Mechanism) -> bool:
@@ -169,7 +169,7 @@ def as_term(
         tables = tables._replace(
             log_floor=tables.log_floor - jnp.log(many),
             number=tables.number * many,
-            several=tables.several * many,
+            several=many if tables.several is None else many * tables.several,
         )
     if isinstance(m, (Steps, Base)):
         return _factor(m, count, tables)

@@ -134,13 +134,13 @@ def averaged_term(
     size: int = DEFAULT_SIZE,
     count: ArrayLike = 1.0,
     others: ArrayLike | None = None,
-    several: ArrayLike = 1.0,
+    several: ArrayLike | None = None,
 ) -> Term:
     """The law of the average of num_steps ratios, above (side = 1) or below (-1), as a term.
 
     Right in the given direction only: pass the same one to the engine. `log_delta` is what its tail
     is to be accurate for, a choice; `count` is the term's, `others` how many other averages there
-    are, if nothing else is composed with it, and `several` how many of such are averaged again.
+    are, if nothing else is composed with it, and `several` (add) how many of such are averaged.
     """
     s = sign_of(direction)
     steps, log_delta, count = _numbers(num_steps, log_delta, count)
@@ -148,6 +148,10 @@ def averaged_term(
     beside = None if others is None else lax.stop_gradient(_numbers(others)[0])
     known = _average_atoms.coarse(term)
     jumps = _average_jump.choose(known, steps, aim, s) if may_remove(s) else None
+    rounds = either(s > 0, _ROUNDS if side > 0 else _average_plan.ROUNDS, _average_plan.ROUNDS)
+    if several is not None:  # what is averaged again has no delta of its own that rounds would find
+        several = lax.stop_gradient(_numbers(several)[0])
+        rounds = jnp.where(several > 1.0, 0, rounds)
     plan = functools.partial(
         _average_plan.plan,
         term,
@@ -161,6 +165,7 @@ def averaged_term(
         others=beside if may_remove(s) else None,
         limit=jumps.limit if jumps else None,
         known=known,
+        rounds=rounds,
     )
     one = _Average(term, steps, aim, size, s, jumps, plan)
     averaged = _above(one) if side > 0 else _below(one)
@@ -198,10 +203,7 @@ def _above(one: _Average) -> Term:
     term, steps, aim, size, s, jumps, plan = one
 
     def look(log_delta: jax.Array, whole: bool | jax.Array, down: bool | jax.Array):
-        rounds = either(s > 0, _ROUNDS, _average_plan.ROUNDS)
-        law = _average.total(
-            term, steps, plan(log_delta, whole=whole, down=down, rounds=rounds), size, s, 1
-        )
+        law = _average.total(term, steps, plan(log_delta, whole=whole, down=down), size, s, 1)
         return _average_term.nodes(law, term, s, 1), _average_term.ends(law, term, s, 1)
 
     if jumps is None:

@@ -24,7 +24,7 @@ def typical(
     steps: jax.Array,
     log_delta: jax.Array,
     times: jax.Array,
-    several: ArrayLike = 1.0,
+    several: jax.Array | None = None,
 ) -> _average_atoms.Typical:
     """What the average is in each of `times` blocks whose composition makes up a delta (add).
 
@@ -33,9 +33,9 @@ def typical(
     typical average. Of these blocks `several` are averaged, if they are not a product.
     """
     steps, log_delta, times = lax.stop_gradient((steps, log_delta, times))
-    several = lax.stop_gradient(jnp.asarray(several, jnp.float64))
-    atoms = known.atoms
-    no_loss = jnp.where(several > 1.0, np.log(_OF_SEVERAL) - jnp.log(several), -jnp.inf)
+    atoms, no_loss = known.atoms, jnp.float64(-jnp.inf)
+    if several is not None:
+        no_loss = jnp.where(several > 1.0, np.log(_OF_SEVERAL) - jnp.log(several), no_loss)
     log_delta = _average_atoms.within_reach(atoms, steps, log_delta, -1)
     thetas = _average_atoms.saddle(atoms, steps, None, log_delta, -1) * jnp.asarray(_SHARES)
     m = jax.vmap(lambda theta: _average_atoms.moments(atoms, theta, -1))(thetas)
