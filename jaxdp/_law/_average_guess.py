@@ -12,9 +12,7 @@ from jaxdp._law._terms import Sign, Term, either, may_add
 _SHARES = np.geomspace(1e-4, 1.0, 64)  # of the saddle point's tilt
 _UNTYPICAL = 20.0  # windows of ratios below the typical one count as larger by that power
 _AT_END = 1e-2  # of delta, rounding's mass at the window's end: at X = 0 it is an infinite loss
-_OF_SEVERAL = (
-    1e-6  # of 1, over the number of blocks that are averaged, for whose sum all ratios count
-)
+_OF_SEVERAL = 1e-6  # of 1, over the number of blocks that are averaged: all ratios count there
 _LARGEST = -0.1  # log delta
 _RARE = 1e-8  # averages that rare, where delta is made up, do not count
 
@@ -72,7 +70,7 @@ def untypical(typical: _average_atoms.Typical, middle: jax.Array) -> jax.Array:
     """By what a window counts as larger whose average ratio is below a typical one."""
     gap = (1.0 - middle) / jnp.maximum(1.0 - typical.ratio, 1e-15)
     gap = jnp.maximum(gap, typical.ratio / middle)
-    most = jnp.where(typical.no_loss > -jnp.inf, 1e12, 1e3)
+    most = jnp.where(typical.no_loss > -jnp.inf, 1e12, 1e3)  # (averaged: the bulk is all there is)
     return jnp.where(middle < typical.ratio, jnp.clip(gap**_UNTYPICAL, 4.0, most), 1.0)
 
 

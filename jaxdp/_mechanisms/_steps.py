@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxdp import _divergences, _x64
 from jaxdp import _special as special
-from jaxdp._mechanisms._base import Average, Base, Direction, Mechanism, Term, mechanism
+from jaxdp._mechanisms._base import Base, Direction, Mechanism, Term, mechanism
 from jaxdp._mechanisms._curve import canonical_terms
 from jaxdp._mechanisms._gaussian import GaussianFamily, composed_steps
 from jaxdp._special import log1p
@@ -138,8 +138,8 @@ def _of_one_type(group: Sequence[Mechanism]) -> bool:
 
 
 def _may_be_steps(m: Mechanism) -> bool:
-    """Whether every factor is one step, or an average."""
-    return all(isinstance(t.mechanism, (Base, Average)) for t in m._terms())
+    """Whether every factor is one step. (Averages stay: there are methods for them alone.)"""
+    return all(isinstance(t.mechanism, Base) for t in m._terms())
 
 
 def _rounded_up(count: int) -> float:
