@@ -4,9 +4,9 @@
 
 A structure is a tree of samples, allocations, mixtures, repetitions, compositions and schedules, to
 a depth of 4, of pairs and shuffled or plain randomised responses. Its rows are drawn parameters,
-asked of the engine (unasked, most would be enumerated) as one broadcast query per direction, so that
-they share a program. Of every row the outcomes are enumerated, those of equal ratio together (to 13
-digits), and epsilon is read off the exact curve, which is linear in e^epsilon between its vertices.
+asked of the engine (unasked, most would be enumerated) as one broadcast query per direction, so
+that they share a program. Of every row the outcomes are enumerated, those of equal ratio together
+(to 13 digits), and epsilon is read off the exact curve, linear in e^epsilon between its vertices.
 """
 
 import argparse
