@@ -11,7 +11,8 @@ EPOCH = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), 100)
 DELTAS = np.array([1e-3, 1e-5])
 
 
-@pytest.mark.parametrize("direction", ["remove", pytest.param("add", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["remove", "add"])
 def test_one_epoch_is_what_the_method_says_and_epochs_are_above_the_truth(direction):
     """Breaks when an argument of the scheme's curve or the factor lam' is wrong.
 

@@ -208,7 +208,8 @@ def _brackets(run, pairs, direction):
 
 
 @pytest.mark.parametrize(
-    "kind", ["composed", "sampled", pytest.param("allocated", marks=pytest.mark.slow)]
+    "kind",
+    ["sampled", *(pytest.param(x, marks=pytest.mark.slow) for x in ("composed", "allocated"))],
 )
 def test_reports_that_are_part_of_others(kind):
     """Breaks when the pairs made of the curve are not on its two sides, or not in any nesting."""
@@ -232,12 +233,17 @@ def test_reports_that_are_part_of_others(kind):
         _brackets(jaxdp.RandomAllocation(reports, 2), means, "remove")
 
 
-def test_compositions_of_other_reports():
-    """Breaks when an infinite loss is lost, what is certain from below, or what shuffling gains."""
+def test_compositions_of_reports_that_fail():
+    """Breaks when an infinite loss is lost, or what is certain from below."""
     failing = jaxdp.Shuffled(jaxdp.ApproximateDP(0.5, 0.1), 100)
     low, high = jaxdp.delta_bounds(jaxdp.Repeated(failing, 3), 5.0)
     assert 0.271 - 1e-6 <= low <= 0.271 + 1e-9
     assert 0.271 - 1e-9 <= high <= 0.271 + 1e-6
+
+
+@pytest.mark.slow
+def test_compositions_of_other_reports():
+    """Breaks when a composition loses what shuffling gains, or has a bound from below."""
     one = jaxdp.Shuffled(jaxdp.Laplace(2.0), 1000)
     low, high = jaxdp.epsilon_bounds(jaxdp.Repeated(one, 4), 1e-6)
     assert low == 0.0

@@ -178,7 +178,7 @@ def test_answers_of_b_min_sep_are_above_what_it_attains(p, b, steps, warm_start)
             assert np.all(high >= exact * (1.0 - 1e-9)), direction
 
 
-@pytest.mark.parametrize("q", [0.4, 1.0])
+@pytest.mark.parametrize("q", [0.4, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_bounds_of_cyclic_poisson_hold_its_run(q):
     """Breaks when the bracket of the worst group's run leaves it, by 1e-9 of delta, either way."""
     m = jaxdp.cyclic_poisson_sampled(STEP, q, 3, 7)
