@@ -12,6 +12,7 @@ from jaxdp import _lanes, _law, _numerical_average, _numerical_guess
 from jaxdp._allocation import _selected
 from jaxdp._law import AnyDirection, Bounds, Sides
 from jaxdp._mechanisms import Mechanism, _curve
+from jaxdp._mechanisms._schedule import by_steps
 from jaxdp._mechanisms._steps import number_of_steps
 from jaxdp._numerical_terms import (
     TABLE_FLOOR,
@@ -163,7 +164,7 @@ def log_delta(
 ) -> Bounds:
     """Certified bounds on log delta, below (-1) or above (+1)."""
     return _of_selections(
-        m, sides, lambda m, sides: _log_delta(m, epsilon, direction, sides, grid_size)
+        by_steps(m), sides, lambda m, sides: _log_delta(m, epsilon, direction, sides, grid_size)
     )
 
 
@@ -218,7 +219,7 @@ def epsilon(
 ) -> Bounds:
     """Certified bounds on epsilon >= 0 at log delta."""
     return _of_selections(
-        m, sides, lambda m, sides: _epsilon(m, log_target, direction, sides, grid_size)
+        by_steps(m), sides, lambda m, sides: _epsilon(m, log_target, direction, sides, grid_size)
     )
 
 
@@ -270,6 +271,7 @@ def log_delta_estimate(
     m: Mechanism, epsilon: jax.Array, direction: AnyDirection, fine: bool = False
 ) -> jax.Array:
     """log delta to a few percent, no bound; fine (see `_law`) where `has_aim` says yes."""
+    m = by_steps(m)
     if not (has_tables(m) or _curve.has_average(m)):
         return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction, fine=fine)
     aim = _aim(m, epsilon)

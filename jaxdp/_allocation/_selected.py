@@ -15,10 +15,10 @@ from jaxdp._mechanisms import (
     Mechanism,
     Mixture,
     PoissonSampled,
-    Repeated,
     mechanism,
 )
 from jaxdp._mechanisms._base import Term
+from jaxdp._mechanisms._combinators import repeated
 from jaxdp._mechanisms._curve import canonical_terms
 from jaxdp._mechanisms._schedule import Steps
 from jaxdp._special import log1p
@@ -140,15 +140,7 @@ def below(m: Mechanism) -> Mechanism:
             return step
         if isinstance(step, Selected):
             return Selected(step.mechanism, count * step.num_steps, count * step.num_selected)
-    return Composed([step if n is None else _repeated(step, n) for step, n in parts])
-
-
-def _repeated(step: Any, count: Any) -> Mechanism:
-    """`Repeated`, for steps that are known to be right."""
-    run = object.__new__(Repeated)
-    object.__setattr__(run, "mechanism", step)
-    object.__setattr__(run, "count", count)
-    return run
+    return Composed([step if n is None else repeated(step, n) for step, n in parts])
 
 
 def _below_step(step: Any) -> Any:

@@ -151,3 +151,11 @@ class Repeated(Composition):
 
     def _terms(self) -> list[Term]:
         return [t.times(self.count) for t in self.mechanism._terms()]
+
+
+def repeated(step: Any, count: Any) -> Mechanism:
+    """`Repeated`, for steps that are known to be right."""
+    run = object.__new__(Repeated)
+    object.__setattr__(run, "mechanism", step)
+    object.__setattr__(run, "count", count)
+    return run

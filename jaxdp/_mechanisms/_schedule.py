@@ -5,8 +5,8 @@ from typing import ClassVar
 import jax
 
 from jaxdp import _x64
-from jaxdp._mechanisms._base import Mechanism, Term, mechanism, require_mechanism
-from jaxdp._mechanisms._combinators import Composed, Composition, Repeated
+from jaxdp._mechanisms._base import Average, Mechanism, Term, mechanism, require_mechanism
+from jaxdp._mechanisms._combinators import Composed, Composition, Repeated, repeated
 from jaxdp._mechanisms._steps import FEWEST, all_in_domain, stacked, terms_of_steps
 from jaxdp._mechanisms._steps import Steps as Steps
 
@@ -90,3 +90,22 @@ def with_schedules(m: Mechanism) -> Mechanism:
     for part, group in stacked(rest, exactly=True):
         parts.append(part if group is None else Schedule(part))
     return parts[0] if len(parts) == 1 else Composed(parts)
+
+
+def by_steps(m: Mechanism) -> Mechanism:
+    """m, of whose averages those of one kind are steps of a schedule.
+
+    These compile as one, and each has a table for the delta of all.
+    """
+    terms = m._terms()
+    parts = [t for t in terms if not isinstance(t.mechanism, Average)]
+    runs = [
+        repeated(t.mechanism, t.multiplicity) for t in terms if isinstance(t.mechanism, Average)
+    ]
+    groups = stacked(runs, averages=True)
+    if len(groups) == len(runs):
+        return m
+    for run, count in groups:
+        parts += run._terms() if count is None else terms_of_steps(run, count)
+    steps = [t.mechanism if t.count is None else repeated(t.mechanism, t.count) for t in parts]
+    return steps[0] if len(steps) == 1 else Composed(steps)

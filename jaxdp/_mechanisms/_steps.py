@@ -93,20 +93,22 @@ def all_in_domain(m: Mechanism, count: int) -> jax.Array:
 
 
 def stacked(
-    mechanisms: Sequence[Mechanism], exactly: bool = False
+    mechanisms: Sequence[Mechanism], exactly: bool = False, averages: bool = False
 ) -> list[tuple[Mechanism, int | None]]:
     """The mechanisms, those of one kind as one with an axis of so many steps (else None).
 
     Of one kind are those of equal structure, with vectors of equal lengths. Inside the island every
     other parameter is a scalar. Outside, shapes of a batch broadcast; where not the structure alone
     matters, but the numbers too, `exactly` leaves alone what an array of one type cannot hold.
+    Averages stay, there being methods for them alone, unless `averages` asks for two of them.
     """
     groups: dict[Any, list[Mechanism]] = {}
     for m in mechanisms:
         groups.setdefault((jax.tree.structure(m), _own_shapes(m)), []).append(m)
     parts: list[tuple[Mechanism, int | None]] = []
     for group in groups.values():
-        alone = len(group) < FEWEST or not _may_be_steps(group[0])
+        few = len(group) < (2 if averages else FEWEST)
+        alone = few or not (averages or _may_be_steps(group[0]))
         if alone or (exactly and not _of_one_type(group)):
             parts += [(m, None) for m in group]
         else:
@@ -138,7 +140,7 @@ def _of_one_type(group: Sequence[Mechanism]) -> bool:
 
 
 def _may_be_steps(m: Mechanism) -> bool:
-    """Whether every factor is one step. (Averages stay: there are methods for them alone.)"""
+    """Whether every factor is one step, and none an average."""
     return all(isinstance(t.mechanism, Base) for t in m._terms())
 
 

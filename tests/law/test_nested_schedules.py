@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdp
+from jaxdp._mechanisms._schedule import by_steps
 
 DELTAS = np.array([1e-1, 1e-3, 1e-5])
 
@@ -63,6 +64,35 @@ def test_schedule_of_allocations(direction):
     _brackets(run, law, direction)
 
 
+def test_lists_of_allocations_are_schedules():
+    """Breaks when an average of a list has the parameters or the number of another."""
+    sigma, steps = np.array([1.0, 2.0, 0.5, 3.0]), np.array([10.0, 20.0, 5.0, 7.0])
+    epochs = np.array([1.0, 3.0, 2.0, 1.0])
+    runs = [
+        jaxdp.RandomAllocation(jaxdp.Gaussian(s), t, num_epochs=n)
+        for s, t, n in zip(sigma, steps, epochs, strict=True)
+    ]
+    mixed = jaxdp.Composed([jaxdp.Gaussian(4.0), *runs, jaxdp.Laplace(2.0)])
+    gaussian, laplace, family = (t.mechanism for t in by_steps(mixed)._terms())
+    assert gaussian == jaxdp.Gaussian(4.0)
+    assert laplace == jaxdp.Laplace(2.0)
+    found = (
+        np.asarray(x)
+        for x in (family.mechanism.mechanism.sigma, family.mechanism.num_steps, family.copies)
+    )
+    assert set(zip(*found, strict=True)) == set(zip(sigma, steps, epochs, strict=True))
+    one = jaxdp.Composed([jaxdp.Laplace(2.0), runs[0]])
+    assert by_steps(one) is one
+
+
+@pytest.mark.slow
+def test_list_of_allocations():
+    """Breaks when a list of allocations is composed otherwise than their schedule."""
+    epsilon = np.array([0.5, 1.0, 1.5, 2.0])
+    run = jaxdp.Composed([jaxdp.RandomAllocation(jaxdp.RandomizedResponse(e), 2) for e in epsilon])
+    _brackets(run, _product([_allocated(_response(e), 2) for e in epsilon]), "remove")
+
+
 def test_schedule_of_sampled_compositions():
     """Breaks when rates or parts of a step are those of another."""
     epsilon, rate = np.array([0.5, 1.0, 2.0]), np.array([0.1, 0.5, 0.9])
@@ -83,7 +113,9 @@ def test_allocation_beside_four_of_a_kind():
     steps = [jaxdp.RandomizedResponse(e) for e in epsilon]
     run = jaxdp.Composed([jaxdp.RandomAllocation(jaxdp.RandomizedResponse(1.0), 3), *steps])
     law = _product([_allocated(_response(1.0), 3), *map(_response, epsilon)])
-    _brackets(run, law, "remove")
+    high = np.asarray(jaxdp.epsilon(run, DELTAS, direction="remove"))
+    reached = np.array([_curve(law, e, "remove") for e in high]) / DELTAS
+    assert ((reached <= 1.0 + 1e-9) & (reached >= 0.99)).all()
 
 
 def test_averages_in_tables_of_add():
@@ -116,7 +148,7 @@ P = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.4, 0.5, 0.1], [0.3, 0.3, 0.4]
 Q = np.array([[0.4, 0.4, 0.2], [0.3, 0.2, 0.5], [0.6, 0.2, 0.2], [0.2, 0.4, 0.4]])
 
 
-@pytest.mark.parametrize("direction", ["remove", "add"])
+@pytest.mark.parametrize("direction", [pytest.param("remove", marks=pytest.mark.slow), "add"])
 def test_schedule_of_vectors(direction):
     """Breaks when the axis of a vector is taken for that of the steps."""
     rate = np.array([0.2, 0.5, 0.9, 1.0])
