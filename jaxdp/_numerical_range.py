@@ -57,7 +57,9 @@ from jaxdp._mechanisms import (
     Repeated,
     _curve,
 )
+from jaxdp._mechanisms._base import Term
 from jaxdp._mechanisms._bounded_range import BoundedRange
+from jaxdp._mechanisms._combinators import of_terms
 from jaxdp._mechanisms._schedule import Steps
 from jaxdp._numerical_range_table import as_pair
 
@@ -89,11 +91,7 @@ def _is_range(step: Any) -> bool:
 
 def attained(m: Mechanism) -> Mechanism:
     """m with steps that attain their range: two outcomes that neighbours exchange."""
-    parts = []
-    for t in _curve.canonical_terms(m):
-        step = _attained_step(t.mechanism)
-        parts.append(step if t.count is None else Repeated(step, t.count))
-    return parts[0] if len(parts) == 1 else Composed(parts)
+    return of_terms([Term(_attained_step(t.mechanism), t.count) for t in _curve.canonical_terms(m)])
 
 
 def _attained_step(step: Any) -> Any:

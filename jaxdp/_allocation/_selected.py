@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxdp._allocation._mechanism import Block
 from jaxdp._mechanisms import (
     Average,
-    Composed,
     Direction,
     Mechanism,
     Mixture,
@@ -18,7 +17,7 @@ from jaxdp._mechanisms import (
     mechanism,
 )
 from jaxdp._mechanisms._base import Term
-from jaxdp._mechanisms._combinators import repeated
+from jaxdp._mechanisms._combinators import of_terms
 from jaxdp._mechanisms._curve import canonical_terms
 from jaxdp._mechanisms._schedule import Steps
 from jaxdp._special import log1p
@@ -136,11 +135,9 @@ def below(m: Mechanism) -> Mechanism:
             parts.append((Steps(found, step.copies) if many else found, t.count))
     if len(parts) == 1:
         step, count = parts[0]
-        if count is None:
-            return step
-        if isinstance(step, Selected):
+        if count is not None and isinstance(step, Selected):
             return Selected(step.mechanism, count * step.num_steps, count * step.num_selected)
-    return Composed([step if n is None else repeated(step, n) for step, n in parts])
+    return of_terms([Term(step, n) for step, n in parts])
 
 
 def _below_step(step: Any) -> Any:

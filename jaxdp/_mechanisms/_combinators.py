@@ -159,3 +159,9 @@ def repeated(step: Any, count: Any) -> Mechanism:
     object.__setattr__(run, "mechanism", step)
     object.__setattr__(run, "count", count)
     return run
+
+
+def of_terms(terms: Sequence[Term]) -> Mechanism:
+    """A mechanism that has these factors."""
+    parts = [t.mechanism if t.count is None else repeated(t.mechanism, t.count) for t in terms]
+    return parts[0] if len(parts) == 1 else Composed(parts)

@@ -6,7 +6,7 @@ import jax
 
 from jaxdp import _x64
 from jaxdp._mechanisms._base import Average, Mechanism, Term, mechanism, require_mechanism
-from jaxdp._mechanisms._combinators import Composed, Composition, Repeated, repeated
+from jaxdp._mechanisms._combinators import Composed, Composition, Repeated, of_terms, repeated
 from jaxdp._mechanisms._steps import FEWEST, all_in_domain, stacked, terms_of_steps
 from jaxdp._mechanisms._steps import Steps as Steps
 
@@ -107,5 +107,4 @@ def by_steps(m: Mechanism) -> Mechanism:
         return m
     for run, count in groups:
         parts += run._terms() if count is None else terms_of_steps(run, count)
-    steps = [t.mechanism if t.count is None else repeated(t.mechanism, t.count) for t in parts]
-    return steps[0] if len(steps) == 1 else Composed(steps)
+    return of_terms(parts)
