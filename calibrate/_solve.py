@@ -13,7 +13,7 @@ from calibrate import _start
 from calibrate._recipe import recipe_of
 from calibrate._solution import Solution, Status, solution
 from jaxdp import _answers, _checks, _chunks, _divergences, _queries, _roots, _x64
-from jaxdp._mechanisms import Mechanism
+from jaxdp._mechanisms import Mechanism, _curve
 from jaxdp._methods import Analytic, Method, check_method
 
 # The search runs over log(value); without a bracket, between these values.
@@ -200,7 +200,7 @@ def excess_over_target(
     )
     curve = jnp.where(slack, -jnp.inf, curve + chosen._margin)
     curve = jnp.where(met | (curve > 0.0), curve, jnp.clip(off, 1e-12, 1.0))
-    worst = _answers.max_loss(m, direction)
+    worst = _curve.largest_loss(m, direction)
     least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
     return jnp.where(pure, least + Analytic._margin, jnp.where(uncertain, jnp.inf, curve))
 
@@ -278,7 +278,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
 
             def below(y, flag):  # whether no loss of that direction exceeds epsilon
                 m = build(jnp.exp(sign * y), *constants[1])
-                return _answers.max_loss(m, flag) <= constants[0][0] * (1.0 - 1e-11)
+                return _curve.largest_loss(m, flag) <= constants[0][0] * (1.0 - 1e-11)
 
             parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), worse, below)
     if not (aims or chosen._exact):

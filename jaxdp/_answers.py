@@ -189,7 +189,7 @@ def log_delta_estimate(
         above = part._above(epsilon, None)
         way = "remove" if above._symmetric() else direction
         value = _numerical.log_delta_estimate(above, epsilon, way, fine)
-        value = jnp.where(epsilon < max_loss(above, direction), value, -jnp.inf)
+        value = jnp.where(epsilon < _curve.largest_loss(above, direction), value, -jnp.inf)
         return (jnp.where(part._in_domain() & above._in_domain(), value, jnp.nan),)
 
     return worst_of(m, one)[0]
@@ -200,14 +200,6 @@ def delta(
 ) -> jax.Array:
     """Certified upper bound on delta."""
     return _divergences.exp_up(log_delta(m, epsilon, direction, method))
-
-
-def max_loss(m: Mechanism, direction: str | jax.Array, side: int = 1) -> jax.Array:
-    """The max divergence D_inf, which is the pure-DP epsilon, rounded up or (side = -1) down."""
-    if not isinstance(direction, str):
-        remove, add = (_curve.largest_loss(m, d, side) for d in ("remove", "add"))
-        return jnp.where(direction, add, remove)
-    return _curve.worst(m, direction, lambda d: (_curve.largest_loss(m, d, side),))[0]
 
 
 def epsilons(
@@ -238,10 +230,11 @@ def epsilons(
             )
         part = known(part)
         values = resolve(part, method)._epsilon(part, positive, direction, sides)
+        largest = _curve.largest_losses(part, direction, sides)
         inside = part._in_domain() & _checks.DELTA.contains(delta)
         found = []
-        for v, side in zip(values, sides, strict=True):
-            v = jnp.where(pure, max_loss(part, direction, side), v)
+        for v, most, side in zip(values, largest, sides, strict=True):
+            v = jnp.where(pure, most, v)
             v = jnp.where(jnp.isnan(v), 0.0 if side < 0 else jnp.inf, v)  # what was not computed
             found.append(jnp.where(inside, v, jnp.nan))
         return tuple(found)

@@ -39,11 +39,6 @@ def _default_size(terms: _law.Terms, sides: Sides) -> int:
     return (_TWO_SIDED if -1 in sides else _ONE_SIDED) << finer
 
 
-def _ends(m: Mechanism) -> tuple[Any, Any]:
-    """The largest finite losses and the masses at infinity, for remove and for add."""
-    return _curve.end(m, "remove"), _curve.end(m, "add")
-
-
 def larger(direction: AnyDirection, value: Callable[[Any], jax.Array]) -> jax.Array:
     """The value of a direction, or of both: the larger; of a flag, "add" or not: that one."""
     if not isinstance(direction, str):
@@ -111,7 +106,9 @@ def _with_tables(
             read = add if mirrored is None else add ^ mirrored
             tables, size = _tables(read, side, grid_size, log_delta, number)
             flag, terms = jnp.asarray(add), terms_of(m, tables)
-            answers.extend(bounds(terms, direction=flag, sides=(side,), size=size, ends=_ends(m)))
+            answers.extend(
+                bounds(terms, direction=flag, sides=(side,), size=size, ends=_curve.ends(m))
+            )
         return tuple(answers)
 
     return _over_flags(direction, sides, one)
@@ -155,7 +152,7 @@ def _log_delta_of_averages(
         return _numerical_average.log_delta(m, epsilon, add, sides, grid_size, as_term)
 
     found = _of_averages(m, add, sides, grid_size, aim, bounds)
-    remove, added = _ends(m)
+    remove, added = _curve.ends(m)
     return _law.cap_log_deltas(found, sides, epsilon, _law.either(add, added, remove))
 
 
@@ -210,7 +207,7 @@ def _log_delta(
     terms = terms_of(m)
     size = grid_size or _default_size(terms, sides)
     return _law.log_delta_bounds(
-        terms, epsilon, direction=direction, sides=sides, size=size, ends=_ends(m)
+        terms, epsilon, direction=direction, sides=sides, size=size, ends=_curve.ends(m)
     )
 
 
@@ -233,7 +230,7 @@ def _epsilon(
 
         def one(add: _law.Flag, sides: Sides) -> Bounds:
             found = _of_averages(m, add, sides, grid_size, log_target, of_averages)
-            remove, added = _ends(m)
+            remove, added = _curve.ends(m)
             return _law.cap_epsilons(found, sides, log_target, _law.either(add, added, remove))
 
         return _over_flags(direction, sides, one, together=_numerical_average.is_one(m))
@@ -243,7 +240,12 @@ def _epsilon(
     terms = terms_of(m)
     size = grid_size or _default_size(terms, sides)
     return _law.epsilon_bounds(
-        terms, log_delta=log_target, direction=direction, sides=sides, size=size, ends=_ends(m)
+        terms,
+        log_delta=log_target,
+        direction=direction,
+        sides=sides,
+        size=size,
+        ends=_curve.ends(m),
     )
 
 
@@ -263,7 +265,7 @@ def aimed(
     terms = terms_of(m)
     size = grid_size or _default_size(terms, (1,))
     return _law.aimed_bounds(
-        terms, epsilon, log_delta, direction=direction, size=size, ends=_ends(m)
+        terms, epsilon, log_delta, direction=direction, size=size, ends=_curve.ends(m)
     )
 
 

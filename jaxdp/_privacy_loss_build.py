@@ -19,7 +19,7 @@ def build(m, delta, direction, side, size, kind):
     terms = _numerical.terms_of(m)
     law = _law.loss_law(terms, jnp.log(delta), direction=direction, side=sign, size=size)
     add = direction == "add" if isinstance(direction, str) else direction  # traced: "add" or not
-    ends = [_curve.end(m, d) for d in ("remove", "add")]
+    ends = _curve.ends(m)
     ends = [jax.tree.map(lambda x, y: jnp.where(add, y, x), *p) for p in (ends, ends[::-1])]
     steps = number_of_steps(m)
     largest = [loss + _allowances.largest_loss(loss, steps) for loss, _ in ends]

@@ -233,7 +233,7 @@ def epsilon(
 
 def _pure_epsilon(m, delta, direction, method):  # no curve to search, no engine to compile
     _answers.resolve(m, method)
-    return jnp.where(m._in_domain(), _answers.max_loss(m, direction), jnp.nan)
+    return jnp.where(m._in_domain(), _curve.largest_loss(m, direction), jnp.nan)
 
 
 def scalar_epsilon(m, delta, direction, method):

@@ -169,6 +169,8 @@ class Block(Average):
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         low, high = self.mechanism._loss_range()
+        if not self._may_fail():
+            return low, high
         # with X = 0 possible, a single step may be left to make the average positive
         revealing = self.mechanism._log_failure("add") > -jnp.inf
         return jnp.where(revealing, low - jnp.log(self.num_steps), low), high
@@ -176,10 +178,13 @@ class Block(Average):
     def _range_ulps(self) -> Any:
         return self.mechanism._range_ulps() + 4.0
 
+    def _may_fail(self) -> bool:
+        return self.mechanism._may_fail()
+
     def _log_failure(self, direction: Direction) -> jax.Array:
         """remove: that of the step chosen; add: A = 0 where X = 0 in all t steps."""
         inner = self.mechanism._log_failure(direction)
-        if direction == "remove":
+        if direction == "remove" or not self._may_fail():
             return inner
         some = inner > -jnp.inf
         return jnp.where(some, self.num_steps * jnp.where(some, inner, 0.0), -jnp.inf)

@@ -116,6 +116,10 @@ class Mechanism(abc.ABC):
             inside = inside & jnp.all(domain.contains(getattr(self, name)))
         return inside
 
+    def _may_fail(self) -> bool:
+        """Whether `_log_failure` is to be asked: else what it would lead to is left out."""
+        return type(self)._log_failure is not Base._log_failure
+
     @abc.abstractmethod
     def _rate(self, s: jax.Array) -> jax.Array:
         """The cumulant rate k(s)."""
@@ -209,11 +213,6 @@ class Base(Mechanism):
         """
         log = _divergences.log_rounded(self._log_failure(direction), 4.0 * _divergences.SLACK)
         return _divergences.exp_up(log)
-
-    @classmethod
-    def _may_fail(cls) -> bool:
-        """Whether `_log_failure` is to be asked: else what it would lead to is left out."""
-        return cls._log_failure is not Base._log_failure
 
     def _mass_error(self) -> jax.Array | float:
         """Relative error of `_log_masses` beyond a few roundoffs; nan where none is known."""

@@ -51,14 +51,14 @@ class Composition(Mechanism):
         alone = len(terms) == 1 and terms[0].count is None
         return own if alone else own + len(terms) + 1.0
 
+    def _may_fail(self) -> bool:
+        return any(t.mechanism._may_fail() for t in self._terms())
+
     def _log_failure(self, direction: Direction) -> jax.Array:
         """1 - prod_i (1 - failure_i)^{n_i}."""
-        return log_any_failure(
-            *(
-                log_hazard(t.mechanism._log_failure(direction), t.multiplicity)
-                for t in self._terms()
-            )
-        )
+        failing = [t for t in self._terms() if t.mechanism._may_fail()]
+        hazards = [log_hazard(t.mechanism._log_failure(direction), t.multiplicity) for t in failing]
+        return log_any_failure(*hazards) if hazards else jnp.asarray(-jnp.inf, jnp.float64)
 
     def _symmetric(self) -> bool:
         return all(t.mechanism._symmetric() for t in self._terms())

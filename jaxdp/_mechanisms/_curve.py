@@ -12,6 +12,7 @@ from jaxdp._mechanisms._base import Average, Base, Direction, Mechanism, Term
 from jaxdp._mechanisms._gaussian import GaussianFamily, composed
 
 Orders = tuple[float, ...] | None
+End = tuple[jax.Array, jax.Array]
 LARGEST_ORDER = 1024  # averages have exact moments up to it
 
 
@@ -47,23 +48,58 @@ def has_average(m: Mechanism) -> bool:
     return any(isinstance(t.mechanism, Average) for t in m._terms())
 
 
-def end(m: Mechanism, direction: Direction) -> tuple[jax.Array, jax.Array]:
-    """The largest finite loss, rounded up, and the log of the mass at infinite loss."""
+def ends(m: Mechanism) -> tuple[End, End]:
+    """The largest finite loss, rounded up, and the log of the mass at infinity: remove, add."""
+    return _ends(m)[0]
+
+
+def end(m: Mechanism, direction: Direction) -> End:
+    """`ends` in one direction."""
+    return ends(m)[direction == "add"]
+
+
+def _ends(m: Mechanism) -> tuple[tuple[End, End], jax.Array]:
+    """The ends, and what was added to a largest loss, relatively."""
     low, high = m._loss_range()
-    log_tau = jnp.asarray(m._log_failure(direction), jnp.float64)
-    largest = jnp.asarray(high if direction == "remove" else -low, jnp.float64)
-    return largest * (1.0 + _divergences.SLACK * m._range_ulps()), log_tau
+    added = jnp.asarray(_divergences.SLACK * m._range_ulps(), jnp.float64)
+
+    def one(largest: jax.Array, direction: Direction) -> End:
+        log_tau = jnp.asarray(m._log_failure(direction), jnp.float64)
+        return jnp.asarray(largest, jnp.float64) * (1.0 + added), log_tau
+
+    return (one(high, "remove"), one(-low, "add")), added
 
 
-def largest_loss(m: Mechanism, direction: Direction, side: int = 1) -> jax.Array:
-    """The max divergence D_inf, rounded up (side = 1) or down (-1)."""
-    finite, log_tau = end(m, direction)
-    if side < 0:  # less what `end` has added, twice, and what one step rounds outwards, 2^-44
-        known = jnp.isfinite(finite)
-        held = jnp.where(known, finite, 0.0)
-        lost = 2.0 * _divergences.SLACK * m._range_ulps() * held + 2.0**-43 * (1.0 + held)
-        finite = jnp.where(known, jnp.maximum(held - lost, 0.0), finite)
-    return jnp.where(log_tau > -jnp.inf, jnp.inf, finite)
+def largest_losses(
+    m: Mechanism, direction: str | jax.Array, sides: tuple[int, ...]
+) -> tuple[jax.Array, ...]:
+    """The max divergence D_inf, rounded up (side 1) or down (-1).
+
+    Of both directions the larger; of a flag ("add" or not), of that one.
+    """
+    each, added = _ends(m)
+
+    def one(end: End, side: int) -> jax.Array:
+        finite, log_tau = end
+        if side < 0:  # less what was added, twice, and what one step rounds outwards, 2^-44
+            known = jnp.isfinite(finite)
+            held = jnp.where(known, finite, 0.0)
+            lost = 2.0 * added * held + 2.0**-43 * (1.0 + held)
+            finite = jnp.where(known, jnp.maximum(held - lost, 0.0), finite)
+        return jnp.where(log_tau > -jnp.inf, jnp.inf, finite)
+
+    def of(way: Direction) -> tuple[jax.Array, ...]:
+        return tuple(one(each[way == "add"], side) for side in sides)
+
+    if isinstance(direction, str):
+        return worst(m, direction, of)
+    pairs = zip(of("remove"), of("add"), strict=True)
+    return tuple(jnp.where(direction, add, remove) for remove, add in pairs)
+
+
+def largest_loss(m: Mechanism, direction: str | jax.Array) -> jax.Array:
+    """The max divergence D_inf, which is the pure-DP epsilon, rounded up: see `largest_losses`."""
+    return largest_losses(m, direction, (1,))[0]
 
 
 def rate_function(

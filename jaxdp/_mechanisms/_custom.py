@@ -171,9 +171,8 @@ class CustomMechanism(Base):
         log_p, log_q = self.log_infinity()
         return jnp.asarray(log_p if direction == "remove" else log_q, jnp.float64)
 
-    @classmethod
-    def _may_fail(cls) -> bool:
-        return cls.log_infinity is not CustomMechanism.log_infinity
+    def _may_fail(self) -> bool:
+        return type(self).log_infinity is not CustomMechanism.log_infinity
 
     def _mass_error(self) -> jax.Array | float:
         return jnp.asarray(self.mass_error(), jnp.float64)
@@ -257,7 +256,7 @@ def one_step_log_curve(m: Base, distance: jax.Array, reverse: jax.Array, slack: 
     if slack:
         trivial = 0.0 if slack > 0.0 else -jnp.inf
         value = jnp.where(jnp.isnan(error), trivial, value)
-    log_tau = jnp.where(reverse, m._log_failure("add"), m._log_failure("remove"))
-    if type(m)._may_fail():
+    if m._may_fail():
+        log_tau = jnp.where(reverse, m._log_failure("add"), m._log_failure("remove"))
         value = _divergences.log_add(value, log_tau) + 4.0 * slack * (log_tau > -jnp.inf)
     return jnp.minimum(value, 0.0)

@@ -115,8 +115,9 @@ class PoissonSampled(OnBatch):
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         lo, hi = self.mechanism._loss_range()
         # outcomes that only the absent record allows have X = 1 - q > 0 after sampling
-        revealed = self.mechanism._log_failure("add") > -jnp.inf
-        lo = jnp.where(revealed & (self.sampling_probability < 1.0), -jnp.inf, lo)
+        if self._may_fail():
+            revealed = self.mechanism._log_failure("add") > -jnp.inf
+            lo = jnp.where(revealed & (self.sampling_probability < 1.0), -jnp.inf, lo)
         return tuple(_divergences.sampled_loss(x, self.sampling_probability) for x in (lo, hi))
 
     def _range_ulps(self) -> Any:
@@ -135,7 +136,12 @@ class PoissonSampled(OnBatch):
         far = jnp.where(high > 650.0, 4.0 * share, 0.0)
         return jax.lax.stop_gradient(8.0 + self.mechanism._range_ulps() * share + far)
 
+    def _may_fail(self) -> bool:
+        return self.mechanism._may_fail()
+
     def _log_failure(self, direction: Direction) -> jax.Array:
+        if not self._may_fail():
+            return jnp.asarray(-jnp.inf, jnp.float64)
         inner = self.mechanism._log_failure(direction)
         if direction == "remove":
             return inner + jnp.log(self.sampling_probability)

@@ -185,7 +185,12 @@ class Steps(Mechanism):
         own = jnp.max(self._mapped(lambda m, n: jnp.asarray(m._range_ulps(), jnp.float64)))
         return own + jax.tree.leaves(self.copies)[0].shape[-1] + 1.0
 
+    def _may_fail(self) -> bool:
+        return self.mechanism._may_fail()
+
     def _log_failure(self, direction: Direction) -> jax.Array:
+        if not self._may_fail():
+            return jnp.asarray(-jnp.inf, jnp.float64)
         hazards = self._mapped(lambda m, n: log_hazard(m._log_failure(direction), n))
         return log_any_failure(special.logsumexp(hazards))
 

@@ -50,9 +50,8 @@ class Analytic(Method):
 
         def one(d: Direction) -> Bounds:
             found = _roots_of_curve(m, log_delta, d, sides)
-            most = jnp.where(
-                step._failure(d) <= delta, _curve.end(m, d)[0], _curve.largest_loss(m, d)
-            )
+            most, lost = _curve.end(m, d)
+            most = jnp.where((lost > -jnp.inf) & ~(step._failure(d) <= delta), jnp.inf, most)
             return tuple(jnp.maximum(jnp.minimum(e, most), 0.0) for e in found)
 
         return _curve.worst(m, direction, one)
