@@ -248,3 +248,28 @@ def test_mechanisms_vmap(m):
     method = jaxdp.Renyi() if isinstance(m, (jaxdp.Composed, jaxdp.Repeated)) else None
     got = jax.vmap(lambda m: jaxdp.delta(m, 0.3, method=method))(batch)
     np.testing.assert_allclose(got[0], jaxdp.delta(m, 0.3, method=method), rtol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("around", "remove", "add"),
+    [
+        (lambda m: m, 0.1, 0.1),
+        (lambda m: jaxdp.Repeated(m, 3), 1 - 0.9**3, 1 - 0.9**3),
+        (lambda m: jaxdp.Composed([jaxdp.Gaussian(1.0), m, m]), 0.19, 0.19),
+        (lambda m: jaxdp.PoissonSampled(m, 0.3), 0.03, 0.0),
+        (lambda m: jaxdp.PoissonSampled(jaxdp.Composed([jaxdp.Laplace(1.0), m]), 0.3), 0.03, 0.0),
+        (lambda m: jaxdp.Repeated(jaxdp.PoissonSampled(m, 1.0), 2), 0.19, 0.19),
+        (lambda m: jaxdp.RandomAllocation(m, 3), 0.1, 0.001),
+        (lambda m: jaxdp.Composed([jaxdp.Gaussian(1.0), jaxdp.RandomAllocation(m, 3)]), 0.1, 0.001),
+    ],
+    ids=["alone", "repeated", "composed", "sampled", "below", "all", "allocated", "beside"],
+)
+def test_the_mass_at_infinity_of_what_holds_a_step(around, remove, add):
+    """Breaks when what holds a step that can fail is said not to, or the other way round."""
+    m = around(jaxdp.ApproximateDP(0.5, 0.1))
+    found = [np.exp(float(m._log_failure(d))) for d in ("remove", "add")]
+    assert m._may_fail()
+    np.testing.assert_allclose(found, [remove, add], rtol=1e-12)
+    m = around(jaxdp.RandomizedResponse(0.5))
+    assert not m._may_fail()
+    assert [float(m._log_failure(d)) for d in ("remove", "add")] == [-np.inf, -np.inf]
