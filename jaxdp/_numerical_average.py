@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from jaxdp import _law
+from jaxdp import _law, _numerical_guess
 from jaxdp._allocation._selected import Selected
 from jaxdp._divergences import log_add
 from jaxdp._law import Bounds, Sides, _allocation, _average_guess, _subset, either
@@ -208,6 +208,29 @@ def _gaussian_variance(m: Mechanism) -> jax.Array:
     return sum((t.multiplicity * t.mechanism._mu() ** 2 for t in terms), jnp.zeros(()))
 
 
+def _guess(m: Mechanism, epsilon: jax.Array, direction: Any, as_term: StepTerm) -> jax.Array:
+    """About log delta: the largest of one average's, and of several kinds what a Gaussian says."""
+    averages = [t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average)]
+    # (The parts into which one allocation is split, which hold the same step, say the same.)
+    kinds = {id(t.mechanism.mechanism): t for t in reversed(averages)}.values()
+    beside = lax.stop_gradient(_gaussian_variance(m))
+
+    def of(t: Any) -> jax.Array:
+        block, numbers = t.mechanism, (t.mechanism.num_steps, epsilon, t.multiplicity)
+        return _average_guess.guess_log_delta(
+            as_term(step_of(block), 1.0, of=block.num_steps),
+            *(jnp.asarray(x, jnp.float64) for x in numbers),
+            beside=beside,
+            s=_law.sign_of(direction),
+        )
+
+    guess = functools.reduce(jnp.maximum, [of(t) for t in kinds])
+    if len(kinds) == 1:
+        return guess
+    together = _numerical_guess.rather_small(_numerical_guess.as_gaussian(m, jnp.abs(epsilon)))
+    return jnp.maximum(guess, together)
+
+
 def _log_delta(
     m: Mechanism,
     epsilon: jax.Array,
@@ -238,14 +261,7 @@ def _log_delta(
 
     if block is not None and repeated is None:
         return once(block)
-    first = next(t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average))
-    numbers = (first.mechanism.num_steps, epsilon, first.multiplicity)
-    aim = _average_guess.guess_log_delta(
-        as_term(step_of(first.mechanism), 1.0, of=first.mechanism.num_steps),
-        *(jnp.asarray(x, jnp.float64) for x in numbers),
-        beside=lax.stop_gradient(_gaussian_variance(m)),
-        s=_law.sign_of(direction),
-    )
+    aim = _guess(m, epsilon, direction, as_term)
     more = functools.partial(
         _each_side,
         functools.partial(_law.log_delta_bounds, epsilon=epsilon),

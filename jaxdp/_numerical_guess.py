@@ -33,13 +33,23 @@ def _spread(m: Mechanism) -> jax.Array:
     return jnp.clip(total, 1e-6, 1e4)
 
 
+def as_gaussian(m: Mechanism, epsilon: jax.Array) -> jax.Array:
+    """log delta at epsilon >= 0 of the Gaussian mechanism that m is taken for."""
+    return _divergences.gaussian_log_hockey_stick(epsilon, jnp.sqrt(_spread(m)))
+
+
+def rather_small(guess: jax.Array) -> jax.Array:
+    """What tables are made for that are to reach far enough, the guess being what it is."""
+    guess = jnp.where(jnp.isfinite(guess), _LIGHTER * guess - _ROOM, _LEAST)
+    return lax.stop_gradient(jnp.clip(guess, _LEAST, 0.0))
+
+
 def log_delta(m: Mechanism, epsilon: jax.Array) -> jax.Array:
     """A rough log delta at epsilon, rather too small."""
     terms = _curve.canonical_terms(m)
     epsilon = jnp.abs(epsilon)
     blocks = [t for t in terms if isinstance(t.mechanism, Average)]
-    log_h = _divergences.gaussian_log_hockey_stick
-    guess = log_h(epsilon, jnp.sqrt(_spread(m)))
+    guess = as_gaussian(m, epsilon)
     for t in blocks:
         step = Gaussian(1.0 / jnp.sqrt(_spread(t.mechanism.mechanism)))
         term = _law.Term(step._masses_function())
@@ -47,5 +57,4 @@ def log_delta(m: Mechanism, epsilon: jax.Array) -> jax.Array:
         steps = jnp.asarray(t.mechanism.num_steps, jnp.float64)
         one = _average_guess.guess_log_delta(term, steps, epsilon, jnp.maximum(count, 1.0))
         guess = jnp.maximum(guess, one) if len(terms) > 1 else one
-    guess = jnp.where(jnp.isfinite(guess), _LIGHTER * guess - _ROOM, _LEAST)
-    return lax.stop_gradient(jnp.clip(guess, _LEAST, 0.0))
+    return rather_small(guess)
