@@ -112,3 +112,12 @@ def test_gradients_and_mixed_numbers():
         got = float(jax.jit(lambda: jaxdp.epsilon(mixed, 1e-5))())
     want = float(jaxdp.epsilon(jaxdp.Gaussian(exact), 1e-5))
     assert want * (1 - 1e-12) <= got <= want * (1 + 1e-6)
+
+
+@pytest.mark.slow
+def test_a_delta_of_allocations_of_different_kinds():
+    """Breaks when it is looked for about that of the first one alone: (2e-12, .4) were bounds."""
+    allocations = [(jaxdp.Gaussian(4.24), 8), (jaxdp.Laplace(1.62), 5)]
+    m = jaxdp.Composed([jaxdp.RandomAllocation(*one) for one in allocations])
+    lower, upper = jaxdp.delta_bounds(m, 0.53, direction="add")
+    assert 0.99 * upper < lower < upper
