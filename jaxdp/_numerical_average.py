@@ -225,7 +225,8 @@ def _guess(m: Mechanism, epsilon: jax.Array, direction: Any, as_term: StepTerm) 
         )
 
     guess = functools.reduce(jnp.maximum, [of(t) for t in kinds])
-    if len(kinds) == 1:
+    # (A schedule's steps may be tests of a choice, which have no moments to take a Gaussian by.)
+    if len(kinds) == 1 or any(hasattr(t.mechanism, "copies") for t in _curve.canonical_terms(m)):
         return guess
     together = _numerical_guess.rather_small(_numerical_guess.as_gaussian(m, jnp.abs(epsilon)))
     return jnp.maximum(guess, together)
