@@ -13,6 +13,7 @@ pytest.importorskip("dp_accounting")
 import jaxdp
 from jaxdp import interop
 
+pytestmark = pytest.mark.extra
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "guides" / "jax-privacy-samplers.md"
 STEP = jaxdp.Gaussian(2.0)
 

@@ -56,7 +56,7 @@ def test_epsilon_zero():
         (jaxdp.Laplace, True),
         (jaxdp.Brownian, True),
         (lambda v: jaxdp.OrnsteinUhlenbeck(v, 1.0, 1.0), True),
-        (lambda v: jaxdp.Repeated(jaxdp.Laplace(v), 20), True),
+        pytest.param(lambda v: jaxdp.Repeated(jaxdp.Laplace(v), 20), True, marks=pytest.mark.slow),
         (lambda v: jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(v), 0.01), 1000), True),
         (lambda v: jaxdp.Gaussian(10.0, v), False),
         (lambda v: jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), v), False),
@@ -147,11 +147,18 @@ GRADIENTS = (
         lambda v, s: jaxdp.PoissonSampled(jaxdp.Gaussian(s), v),
         (0.3, 1e-4, 1.2),
     ),
-    ("count", lambda v, s: jaxdp.Repeated(jaxdp.Laplace(s), v), (2.0, 1e-5, 20.0)),
+    ("count", lambda v, s: jaxdp.Repeated(jaxdp.Gaussian(s), v), (2.0, 1e-5, 20.0)),
 )
+NUMERICAL = lambda v, s: jaxdp.Repeated(jaxdp.Laplace(s), v), (2.0, 1e-5, 20.0)
 
 
-@pytest.mark.parametrize(("build", "at"), [g[1:] for g in GRADIENTS], ids=[g[0] for g in GRADIENTS])
+@pytest.mark.parametrize(
+    ("build", "at"),
+    [
+        *(pytest.param(*g[1:], id=g[0]) for g in GRADIENTS),
+        pytest.param(*NUMERICAL, id="numerical", marks=pytest.mark.slow),
+    ],
+)
 def test_implicit_gradients(build, at):
     """Breaks when the derivative in epsilon, delta or an argument is missing or wrong."""
 

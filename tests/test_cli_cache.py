@@ -26,7 +26,7 @@ def start(home, *arguments):
 
 
 def epsilon(home, sigma, *options, steps=100):
-    setting = ["--sigma", str(sigma), "--sampling-probability", "0.01", "--num-steps", str(steps)]
+    setting = ["--sigma", str(sigma), "--num-steps", str(steps)]
     return start(home, *options, "epsilon", *setting, "--delta", "1e-5")
 
 

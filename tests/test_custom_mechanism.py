@@ -181,6 +181,7 @@ def test_tables_that_are_no_laws_are_refused(losses, log_masses, infinity, sente
         jaxdp.LossDistribution(losses, log_masses, infinity)
 
 
+@pytest.mark.extra
 def test_tables_of_dp_accounting_both_ways():
     pytest.importorskip("dp_accounting")
     from dp_accounting.pld import privacy_loss_distribution as dpa

@@ -24,6 +24,7 @@ from dp_accounting.pld import (  # noqa: E402
 
 from jaxdp import interop  # noqa: E402
 
+pytestmark = pytest.mark.extra
 RELATIONS = dpa.NeighboringRelation
 SGD = dp_event.SelfComposedDpEvent(
     dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)), 1000

@@ -13,6 +13,8 @@ import numpy as np
 import jaxdp
 from jaxdp import interop
 
+pytestmark = pytest.mark.extra
+
 
 def test_without_jax_privacy_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(interop.importlib.util, "find_spec", lambda name: None)

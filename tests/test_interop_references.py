@@ -21,6 +21,7 @@ from dp_accounting import dp_event
 import jaxdp
 from jaxdp import interop
 
+pytestmark = pytest.mark.extra
 ADD, ONE, ZERO = (
     dpa.NeighboringRelation[name]
     for name in ("ADD_OR_REMOVE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL")

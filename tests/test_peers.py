@@ -12,6 +12,7 @@ import pytest
 import jaxdp
 
 pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
+pytestmark = pytest.mark.extra
 CASES = int(os.environ.get("JAXDP_PEER_CASES", "8"))
 
 

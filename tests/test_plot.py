@@ -19,6 +19,7 @@ from scipy.stats import norm
 import jaxdp
 from jaxdp import plot
 
+pytestmark = pytest.mark.extra
 GAUSSIAN, LAPLACE = jaxdp.Gaussian(1.0), jaxdp.Laplace(1.0)
 RESPONSE = jaxdp.RandomizedResponse(1.0)
 SAMPLED = jaxdp.PoissonSampled(RESPONSE, 0.25)  # two outputs, and no symmetry

@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _divergences, _rates, _special
 from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import Base, Direction, mechanism
+from jaxdp._mechanisms._base import Masses
 from jaxdp._special import log1p
 
 _SUM_TOLERANCE = 1e-5  # float32 callers
@@ -145,7 +146,11 @@ class FiniteFamily(Base):
         return jnp.minimum(_divergences.log_rounded(total + 32.0 * slack, 2.0 * slack), 0.0)
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return _divergences.atom_log_masses(lo, hi, *_finite_loss(*self._logs()))
+        return self._masses_function()(lo, hi)
+
+    def _masses_function(self) -> Masses:
+        loss, weight = _finite_loss(*self._logs())
+        return lambda lo, hi: _divergences.atom_log_masses(lo, hi, loss, weight)
 
     def sample(self, key: jax.Array, value: Any) -> jax.Array:
         """One outcome index for every bit: from P where it is 1 (or True), from Q where 0."""
@@ -243,7 +248,9 @@ class FinitePair(FiniteFamily):
             )
 
     def _logs(self) -> tuple[jax.Array, jax.Array]:
-        return normalised_logs(jnp.asarray(self.p)), normalised_logs(jnp.asarray(self.q))
+        both = jnp.stack([jnp.asarray(self.p), jnp.asarray(self.q)])
+        log_p, log_q = normalised_logs(both)
+        return log_p, log_q
 
     def _outcomes(self) -> int:
         return np.shape(self.p)[-1]

@@ -97,6 +97,7 @@ def test_calibration():
     np.testing.assert_allclose(slope, (values[1] - values[0]) / 0.002, rtol=1e-3)
 
 
+@pytest.mark.extra
 def test_peer():
     """Breaks when a run of mixtures is outside of dp_accounting's bracket."""
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")

@@ -55,6 +55,7 @@ def test_one_exchanged_record():
     )
 
 
+@pytest.mark.slow
 def test_groups_in_runs():
     """Composed, with a derivative; below the bound that is proved for any mechanism."""
 

@@ -80,6 +80,7 @@ def test_answers_are_the_worst_ones_of_the_parts():
     assert jaxdp.epsilon(jaxdp.Parallel(parts[2:4]), 0.0) == jaxdp.epsilon(parts[2], 0.0)
 
 
+@pytest.mark.slow
 def test_laws_and_closed_forms_together():
     """Breaks when a part that is composed numerically is answered by another part's method."""
     run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.01), 100)

@@ -104,6 +104,7 @@ def test_from_below_by_records_without_effect():
     )
 
 
+@pytest.mark.slow
 def test_replaced_records_compose():
     """Breaks when a run is below its steps' Gaussian part, or the engine above Renyi's bound."""
     step = jaxdp.TruncatedPoissonSampledReplaceOne(jaxdp.Gaussian(2.0), 0.01, 130, 10_000)
@@ -142,6 +143,7 @@ def test_tails_of_the_binomial():
         assert rate * (1.0 - 1e-12) <= float(pairs[1].sampling_probability) <= rate * (1 + 1e-8)
 
 
+@pytest.mark.extra
 def test_composed_against_dp_accounting():
     """Not above its bound, whose second part is larger; above that of plain Poisson batches."""
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")

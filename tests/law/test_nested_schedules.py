@@ -108,6 +108,7 @@ def test_schedule_of_sampled_compositions():
     _brackets(run, law, "remove")
 
 
+@pytest.mark.slow
 def test_allocation_beside_four_of_a_kind():
     """Breaks when a family beside an average is refused: four steps of a kind are one."""
     epsilon = [0.2, 0.4, 0.6, 0.8]
@@ -117,6 +118,7 @@ def test_allocation_beside_four_of_a_kind():
     _brackets(run, law, "remove")
 
 
+@pytest.mark.slow
 def test_averages_in_tables_of_add():
     """Breaks when few outer steps read a law that is accurate for many: epsilon was inf."""
     gaussian = jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), 5)
@@ -158,6 +160,7 @@ def test_schedule_of_vectors(direction):
     _brackets(run, law, direction)
 
 
+@pytest.mark.slow
 def test_schedule_of_mixtures_and_schedules():
     """Breaks when a step of steps is lost, or parts of a mixture share their weights."""
     epsilon = np.array([[0.2, 0.8], [0.5, 1.0], [0.3, 1.5]])
@@ -191,6 +194,7 @@ def test_lists_of_vectors_by_length():
     _brackets(jaxdp.Composed(mixed), law, "remove")
 
 
+@pytest.mark.slow
 def test_vectors_of_steps_have_slopes():
     """Breaks when a gradient loses an axis, or a batch is taken for one of them."""
 
@@ -210,6 +214,7 @@ def test_vectors_of_steps_have_slopes():
     assert values[0] * (1 - 1e-6) <= float(single) <= values[0] * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_averages_of_averages_of_add():
     """Breaks when an average in an average is a law for its own tail: lower bounds were 0.
 

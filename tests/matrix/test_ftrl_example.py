@@ -40,6 +40,7 @@ def test_without_jax_privacy_the_message_says_what_to_install(example, monkeypat
         example.library()
 
 
+@pytest.mark.extra
 def test_the_noise_that_is_streamed_is_that_of_the_strategy(example):
     """Breaks when C is taken for its inverse, sigma for another, or draws are kept for good."""
     pytest.importorskip("jax_privacy")
