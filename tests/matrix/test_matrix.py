@@ -127,6 +127,7 @@ SETTINGS = (  # the first bands of a square root, sigma, the truth at delta = 1e
 )
 
 
+@pytest.mark.slow
 def test_a_hundred_bins_against_monte_carlo():
     delta, direction = 0.01, "remove"
     columns = [np.pad(truth.square_root(p), (0, 1000 - p)) for p, _, _ in SETTINGS]
