@@ -28,6 +28,17 @@ def both(one: Callable[[jax.Array], Any]) -> Any:
     return jax.vmap(one)(flags)
 
 
+def each(one: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """`one` of each of a few rows of the same structure: one program for all, one after the other.
+
+    (So they would be as operations of their own: what is saved is to compile them.)
+    """
+    if len(rows) == 1:
+        return [one(*rows[0])]
+    found = lax.map(lambda row: one(*row), jax.tree.map(lambda *x: jnp.stack(x), *rows))
+    return [jax.tree.map(lambda x, i=i: x[i], found) for i in range(len(rows))]
+
+
 def first(one: Callable[..., Any], rows: tuple[jax.Array, ...], number: jax.Array) -> Any:
     """`one` of each of the first rows, `number` of them, stacked; ones in place of the others.
 

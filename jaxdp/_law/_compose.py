@@ -34,6 +34,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxdp import _lanes
 from jaxdp._law import _allowances
 from jaxdp._law._family import family_product, log_through
 from jaxdp._law._grid import between, dividing
@@ -49,7 +50,7 @@ from jaxdp._law._symbols import (
     without_noise,
     wrap,
 )
-from jaxdp._law._terms import Family, Term, Terms
+from jaxdp._law._terms import Family, Term, Terms, of_each
 
 
 class Composed(NamedTuple):
@@ -75,11 +76,12 @@ class Composed(NamedTuple):
 def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     """The composed law above (side = +1) or below (-1), as the plan says."""
     theta = plan.theta
-    plain = [
-        (term, step, one_step(term, step, theta, size, side))
-        for term, step in zip(terms, plan.steps, strict=True)
-        if isinstance(term, Term) and isinstance(step, StepPlan)
-    ]
+    single_terms = [t for t in terms if isinstance(t, Term)]
+    single_steps = [step for step in plan.steps if isinstance(step, StepPlan)]
+    ones = of_each(
+        lambda term, step: one_step(term, step, theta, size, side), single_terms, single_steps
+    )
+    plain = list(zip(single_terms, single_steps, ones, strict=True))
     spacing = (plan.window[1] - plan.window[0]) / (size - 8)
     for _, _, one in plain:  # with room for `_fold` to round places up
         spacing = jnp.maximum(spacing, one.lattice.spacing * (1.0 + 2.0 / size))
@@ -103,13 +105,17 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     log_scale = start = stray = shift = through = steps = jnp.float64(0.0)
     factors = log_mgf = jnp.zeros((2,), jnp.float64)
     waves = []
-    for term, step, one in plain:
-        count = jnp.asarray(term.count, jnp.float64)
+    counts = [jnp.asarray(term.count, jnp.float64) for term in single_terms]
+    powers = _lanes.each(
+        lambda one, step, count: parts(one, step, count, frame),
+        list(zip(ones, single_steps, counts, strict=True)),
+    )
+    for term, one, count, factored in zip(single_terms, ones, counts, powers, strict=True):
         through += count * log_through(term, one.top)
         span = jnp.abs(one.lattice.centre) + size * one.lattice.spacing
         shift += _allowances.positions(count, span + size * spacing)
         steps += count
-        for part in parts(one, step, count, frame):
+        for part in factored:
             log_scale += part.log_unit + part.power.log_total
             start += part.origin
             stray += part.stray

@@ -44,7 +44,7 @@ from jaxdp._law._grid import Lattice, align, between, dividing, occupied_positio
 from jaxdp._law._intervals import interval_masses
 from jaxdp._law._step import finite_ends
 from jaxdp._law._symbols import count_up, factors, from_log, log_of, wrap
-from jaxdp._law._terms import Family, Term, Terms
+from jaxdp._law._terms import Family, Term, Terms, of_each
 from jaxdp._special import log1p
 
 _TILTS = 12  # that are transformed: some three deviations apart
@@ -207,24 +207,24 @@ def _part(term: Term, chosen: _Choice, size: int, side: int) -> _Part:
 
 
 def _parts(terms: Terms, chosen: _Choice, size: int, side: int) -> _Part:
-    """The sum over the terms, families one member after the other."""
-    parts, place = [], 0
+    """The sum over the terms, one after the other by one program, and so those of a family."""
+
+    def one(term: Term, own: tuple[jax.Array, tuple[jax.Array, jax.Array]]) -> _Part:
+        return _part(term, chosen._replace(centre=own[0], range=own[1]), size, side)
+
+    parts, place, single = [], 0, []
     for term in terms:
         number = term.number if isinstance(term, Family) else 1
         rows = slice(place, place + number)
         own = chosen.centre[rows], (chosen.range[0][rows], chosen.range[1][rows])
         place += number
-
-        def one(term: Term, centre: jax.Array, kept: tuple) -> _Part:
-            return _part(term, chosen._replace(centre=centre, range=kept), size, side)
-
         if isinstance(term, Term):
-            parts.append(one(term, *jax.tree.map(lambda x: x[0], own)))
+            single.append((term, jax.tree.map(lambda x: x[0], own)))
             continue
 
         @jax.checkpoint
-        def member(x: Any, term=term, one=one) -> _Part:
-            return one(term.term(x[0]), *x[1])
+        def member(x: Any, term=term) -> _Part:
+            return one(term.term(x[0]), x[1])
 
         def add(total: _Part, x: Any, member=member) -> tuple[_Part, None]:
             total = jax.tree.map(jnp.add, total, member(x))
@@ -235,6 +235,8 @@ def _parts(terms: Terms, chosen: _Choice, size: int, side: int) -> _Part:
         shape = jax.eval_shape(member, jax.tree.map(lambda x: x[0], rows_of))
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
         parts.append(lax.scan(add, zero, rows_of)[0])
+    if single:
+        parts += of_each(one, *zip(*single, strict=True))
     return jax.tree.map(lambda *x: sum(x[1:], x[0]), *parts)
 
 

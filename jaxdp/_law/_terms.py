@@ -1,11 +1,12 @@
 """What a composition is made of, and its two directions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp import _lanes
@@ -67,6 +68,34 @@ class Term(NamedTuple):
     def bounded(self) -> bool:
         """Whether an end of the support may be finite (numbers, not arrays, say that none is)."""
         return not all(isinstance(end, float) and np.isinf(end) for end in self.support)
+
+
+def of_each(one: Callable[..., Any], terms: Sequence[Term], rows: Sequence[Any]) -> list[Any]:
+    """`one(term, row)` of every term and its row, by one program: only masses differ in kind."""
+    if len(terms) == 1:
+        return [one(terms[0], rows[0])]
+    bounded = any(term.bounded for term in terms)
+
+    def of_shape(term: Term) -> Masses:
+        def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+            log_q, log_p = (jnp.asarray(x, jnp.float64) for x in term.masses(lo, hi))
+            return jnp.broadcast_to(log_q, lo.shape), jnp.broadcast_to(log_p, lo.shape)
+
+        return masses
+
+    def numbers(term: Term) -> Any:
+        own = term._replace(support=term.support if bounded else ())
+        return jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tuple(own[1:]))
+
+    def at(index: jax.Array, own: Any, row: Any) -> Any:
+        def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return lax.switch(index, [of_shape(t) for t in terms], *jnp.broadcast_arrays(lo, hi))
+
+        term = Term(masses, *own)
+        return one(term if bounded else term._replace(support=terms[0].support), row)
+
+    index = [jnp.int32(i) for i in range(len(terms))]
+    return _lanes.each(at, list(zip(index, map(numbers, terms), rows, strict=True)))
 
 
 class Family(NamedTuple):
