@@ -33,8 +33,8 @@ def each(one: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
 
     (So they would be as operations of their own: what is saved is to compile them.)
     """
-    if len(rows) == 1:
-        return [one(*rows[0])]
+    if len(rows) <= 1:
+        return [one(*row) for row in rows]
     found = lax.map(lambda row: one(*row), jax.tree.map(lambda *x: jnp.stack(x), *rows))
     return [jax.tree.map(lambda x, i=i: x[i], found) for i in range(len(rows))]
 
