@@ -37,7 +37,7 @@ def test_one_record_is_in_one_part():
         np.testing.assert_allclose(high, expected, rtol=1e-9, atol=1e-14)
 
 
-@pytest.mark.parametrize("direction", ["remove", pytest.param("add", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("direction", ["remove", "add"])
 def test_composed_parts_against_all_their_answers(direction):
     """Breaks when the bracket of composed parts leaves the worst one's, by 1e-9, either way."""
     first, second = jaxdp.FinitePair(*FIRST), jaxdp.FinitePair(*SECOND)

@@ -9,8 +9,8 @@ import jaxdp
 from jaxdp._law._terms import Term, of_each
 
 
-def _exponential(rate, low=-jnp.inf):
-    """Masses of a loss that is 0 at least and exponential (Q), and half that at low, if any."""
+def _term(rate, low=-jnp.inf):
+    """A term with numbers of its own in place of masses, which a law need not have."""
 
     def masses(lo, hi):
         lo, hi = jnp.maximum(lo, 0.0), jnp.maximum(hi, 0.0)
@@ -30,7 +30,7 @@ def test_terms_are_answered_one_by_one():
         return {"q": q * at, "other": (p, jnp.sum(many), low, term.count + term.log_tau_q)}
 
     def every(rates, one_by_one):
-        terms = [_exponential(rates[0]), _exponential(rates[1], -1.5), _exponential(3.0)]
+        terms = [_term(rates[0]), _term(rates[1], -1.5), _term(3.0)]
         rows = [(1.0 + i, jnp.arange(3.0) + i) for i in range(3)]
         if one_by_one:
             found = [read(*x) for x in zip(terms, rows, strict=True)]
