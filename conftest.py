@@ -11,7 +11,7 @@ import tempfile
 collect_ignore = [] if importlib.util.find_spec("dp_accounting") else ["jaxdp/interop"]
 if importlib.util.find_spec("jax_privacy") is None:
     collect_ignore.append("jaxdp/interop/_jax_privacy.py")
-if importlib.util.find_spec("opacus") is None:
+if importlib.util.find_spec("opacus") is None or importlib.util.find_spec("torch") is None:
     collect_ignore.append("jaxdp/interop/_opacus.py")
 
 # Nearly all the suite's time is compilation, which XLA's older emitters do in half the time, and

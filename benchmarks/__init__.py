@@ -1,0 +1,1 @@
+"""What is measured. (A regular package: opacus installs one of this name, before a namespace's.)"""
