@@ -68,7 +68,7 @@ def allocated(epsilon: jax.Array, rate: jax.Array, t: jax.Array, direction: Dire
     """The epsilon of allocation at which `conditional` asks for this one; inf if there is none."""
     joined = -jnp.expm1(t * log1p(-rate))
     if direction == "remove":
-        return log1p(jnp.expm1(epsilon) / joined)
+        return _divergences.sampled_loss(epsilon, 1.0 / joined)
     rest = 1.0 - jnp.exp(epsilon) * (1.0 - joined)
     return jnp.where(
         rest > 0.0, epsilon + jnp.log(joined) - _divergences.log_positive(rest), jnp.inf
@@ -197,15 +197,22 @@ class Decomposition(_Comparison):
         return jnp.min(jax.vmap(one)(rates))
 
     def _epsilon_above(self, m: Mechanism, log_delta: jax.Array, d: Direction) -> jax.Array:
-        """A root that begins at the Poisson scheme's epsilon for lam' delta, moved.
+        """The Poisson scheme's epsilon for lam' delta, moved; to add, a root that begins there.
 
         (Far beyond the root the bound is trivial: a search that begins there would not come back.)
         """
         step, t, rates = self._scheme(m)
-        rate = rates[0]
-        aim = log_delta + jnp.log(-jnp.expm1(t * log1p(-rate)))
-        scheme = Repeated(PoissonSampled(step, rate), t)
-        moved = allocated(_numerical.epsilon(scheme, aim, d, (1,), self.grid_size)[0], rate, t, d)
+
+        def moved_of(rate: jax.Array) -> jax.Array:
+            aim = log_delta + jnp.log(-jnp.expm1(t * log1p(-rate))) - _SLACK
+            scheme = Repeated(PoissonSampled(step, rate), t)
+            epsilon = _numerical.epsilon(scheme, aim, d, (1,), self.grid_size)[0]
+            return allocated(epsilon, rate, t, d)
+
+        if d == "remove":
+            least = jnp.min(jax.vmap(moved_of)(rates))
+            return least * (1.0 + _SLACK)  # (every operation is good to a few roundings)
+        moved = moved_of(rates[0])
 
         def excess(e):
             return self._log_delta_above(m, e, d) - log_delta

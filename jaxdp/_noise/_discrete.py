@@ -275,9 +275,9 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
 
     _domains = {"beta": _checks.POSITIVE, "a": _checks.POSITIVE, "sensitivity": INTEGER}
 
-    def _weight(self, j: jax.Array) -> jax.Array:
+    def _weight(self, j: jax.Array, needed: jax.Array | None = None) -> jax.Array:
         """log f(j) + a j."""
-        return log_gdl_weight(jnp.asarray(self.beta), j, jnp.asarray(self.a))
+        return log_gdl_weight(jnp.asarray(self.beta), j, jnp.asarray(self.a), needed)
 
     def _log_pmf(self, k: jax.Array) -> jax.Array:
         return self._weight(k) - self.a * k
@@ -306,9 +306,12 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
         at_zero, at_k = log_gdl_weight_from_zero(jnp.asarray(self.beta), k, a)
         return a * k + (at_zero - at_k)
 
-    def _log_pmf_and_loss(self, k: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _log_pmf_and_loss(
+        self, k: jax.Array, needed: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         near, far = jnp.abs(k - self.sensitivity), jnp.abs(k)
-        weights = self._weight(jnp.stack([near, far]))
+        both = None if needed is None else jnp.stack([needed, needed])
+        weights = self._weight(jnp.stack([near, far]), both)
         loss = self.a * (far - near) + (weights[0] - weights[1])
         return weights[0] - self.a * near, loss
 

@@ -84,8 +84,10 @@ class SymmetricLattice(LatticeNoise):
         """About log f(k), by which windows are placed; decreasing in k >= 0."""
         return self._log_pmf(k)
 
-    def _log_pmf_and_loss(self, k: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """log f(k - Delta) and the loss at k."""
+    def _log_pmf_and_loss(
+        self, k: jax.Array, needed: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """log f(k - Delta) and the loss at k; where not `needed`, some numbers."""
         return self._log_pmf(jnp.abs(k - self.sensitivity)), self._loss(k)
 
     @abc.abstractmethod
@@ -146,9 +148,10 @@ def _upper_half(m, epsilon, slack):
     k = jnp.concatenate([tail_start + steps, shift - 1.0 - back])
     weights = jnp.concatenate([weights, back_weights])
     others = jnp.stack([shift + reach, shift + reach + 1.0, shift])
-    log_mass, loss = m._log_pmf_and_loss(jnp.concatenate([k, others]))
+    needed = jnp.append(weights > -jnp.inf, jnp.ones((3,), bool))
+    log_mass, loss = m._log_pmf_and_loss(jnp.concatenate([k, others]), needed)
     gap = epsilon - loss[:-3]
-    inside = (gap < 0.0) & (weights > -jnp.inf)
+    inside = (gap < 0.0) & needed[:-3]
     terms = log_mass[:-3] + weights + _special.log1mexp(jnp.where(inside, gap, -1.0))
     value = _special.logsumexp(jnp.where(inside, terms, -jnp.inf))
     if slack > 0:

@@ -116,6 +116,33 @@ def test_decomposition_epsilon():
     assert np.all((got > 1.5 * poisson) & (got < 1.75 * poisson))
 
 
+def test_decomposition_epsilon_to_remove_is_met():
+    """Breaks when the epsilon that the Poisson scheme's is moved to misses delta, or a better rate.
+
+    Of several rates it is the least of each alone, and at most what delta says a little beyond it.
+    """
+    rates = np.array([1.0, 0.5, 0.25, 0.1, 0.03])
+    sigma, t, delta = np.array([0.05, 0.5, 1.0, 3.0]), 50, np.array([1e-9, 1e-5, 1e-30, 1e-3])
+    run = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), t)
+    got = np.asarray(
+        jaxdp.epsilon(run, delta, direction="remove", method=jaxdp.Decomposition()), np.float64
+    )
+    assert ((got > 0.0) & (got < np.inf)).all()
+    assert got[0] > 700.0  # beyond which e^epsilon is no double
+    beyond = got * (1.0 + 1e-4)  # (one law is planned about delta, the other about epsilon)
+    met = jaxdp.delta(run, beyond, direction="remove", method=jaxdp.Decomposition())
+    assert (np.asarray(met) <= delta).all()
+    scheme = jaxdp.Repeated(
+        jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), (rates / t)[:, None]), float(t)
+    )
+    joined = -np.expm1(t * np.log1p(-rates / t))[:, None]
+    poisson = np.asarray(jaxdp.epsilon(scheme, joined * delta, direction="remove"), np.float64)
+    near = np.minimum(poisson, 700.0)
+    each = np.log1p(np.expm1(near) / joined)
+    each = np.where(poisson > 700.0, poisson - np.log(joined), each)
+    np.testing.assert_allclose(got, each.min(axis=0), rtol=1e-6)
+
+
 def test_methods_refuse_what_they_cannot_bound():
     """Breaks when a method without a proof for a composition answers anyway."""
     g = jaxdp.Gaussian(1.0)

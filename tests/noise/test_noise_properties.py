@@ -1,5 +1,6 @@
 """What must hold for every parameter: order, duality, limits, data processing, composition."""
 
+import functools
 from fractions import Fraction
 
 import jax
@@ -19,6 +20,7 @@ from noise_reference import (
 )
 
 import jaxdp
+from jaxdp import _hypergeometric
 from jaxdp import _noise as noise
 from jaxdp._noise import _variance_gamma
 
@@ -280,3 +282,26 @@ def test_negative_binomial_of_tiny_success_probability():
     assert (np.asarray(log_delta) >= r * np.log(p) * (1 + 1e-12)).all()
     # f(1)/f(0) = r (1 - p): only for r > e^2 there is more
     np.testing.assert_allclose(log_delta, r * np.log(p), rtol=1e-10)
+
+
+def test_only_what_is_needed_of_shares_is_worked_out():
+    """Breaks when a block of values is taken for another, left out, or given another slope."""
+    k = np.concatenate([np.arange(0.0, 600.0), np.arange(3.0, 403.0)])
+    weight = functools.partial(_hypergeometric.log_gdl_weight, k=k)
+
+    @jax.jit
+    def both(beta, a, needed):
+        def value_and_slope(needed):
+            return jax.jvp(lambda a: weight(beta, a=a, needed=needed), (a,), (jnp.ones_like(a),))
+
+        return weight(beta, a=a, needed=needed), value_and_slope(needed), value_and_slope(None)
+
+    masks = np.random.default_rng(8).random(k.size) < 0.2, (k > 130.0) & (k < 140.0), k < 0.0
+    with jax.enable_x64(True):
+        for needed in (*masks, k >= 0.0):
+            for beta, a in ((0.2, 0.01), (3.0, 0.3), (400.0, 2.0)):
+                some, (same, slope), (value, true) = both(beta, a, needed)
+                assert np.isfinite(some).all()
+                for got in (some, same):
+                    np.testing.assert_allclose(got[needed], value[needed], rtol=1e-12)
+                np.testing.assert_allclose(slope[needed], true[needed], rtol=1e-12)
