@@ -1,5 +1,7 @@
 """Parameters and epsilons far beyond use: what is asked there has a bound, and a valid one."""
 
+import math
+
 import jax
 import mpmath as mp
 import numpy as np
@@ -146,3 +148,19 @@ def test_a_narrow_tail_beside_a_large_atom_is_bracketed_narrowly():
     low, high = (float(x) for x in jaxdp.epsilon_bounds(m, 1.95e-12))
     assert 0.9307 < low <= high < 0.9308
     assert high - low < 1e-6
+
+
+def test_samples_of_very_little_noise_have_a_bound_above():
+    """Breaks when losses of one step beyond some hundreds count as infinite.
+
+    Above the chance that eight of fifty samples hold the record, each at its mean loss or beyond,
+    and no worse than Rényi's bound.
+    """
+    sigma, q, delta = np.array([0.02, 0.03, 0.04]), 0.02, 1e-9
+    run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), 50)
+    eight = math.comb(50, 8) * q**8 * (1.0 - q) ** 42 * 0.5**8
+    assert eight > 2.0 * delta
+    least = 8.0 * (0.5 / sigma**2 + np.log(q)) + 42.0 * np.log1p(-q) - 1.0
+    got = np.asarray(jaxdp.epsilon(run, delta, direction="remove"))
+    renyi = np.asarray(jaxdp.epsilon(run, delta, direction="remove", method=jaxdp.Renyi()))
+    assert ((least < got) & (got < renyi)).all()

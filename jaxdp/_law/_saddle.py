@@ -33,8 +33,8 @@ from jaxdp._law._terms import Family, Term, Terms
 
 _PILOT_SPACING = 1e-10
 # About 0, and from an end of the support inwards; the second pair for one of many steps, and its
-# first also where a search begins.
-_PILOT_LADDERS = ladder(24, 2**42), ladder(8, 2**42)
+# first also where a search begins. (What one step may lose beyond the ladder counts as infinite.)
+_PILOT_LADDERS = ladder(24, 2**46), ladder(8, 2**46)
 _END_LADDERS = tuple(x[x > 0.0] for x in (ladder(8, 2**36), ladder(4, 2**36)))
 AT_A_TIME = 8  # of a family's terms
 _FEW = 32  # rows of atoms
