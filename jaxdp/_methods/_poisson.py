@@ -67,7 +67,7 @@ def conditional(
 def allocated(epsilon: jax.Array, rate: jax.Array, t: jax.Array, direction: Direction) -> jax.Array:
     """The epsilon of allocation at which `conditional` asks for this one; inf if there is none."""
     joined = -jnp.expm1(t * log1p(-rate))
-    if direction == "remove":
+    if direction == "remove":  # (the inverse of a sample's loss at a rate is that at 1/rate)
         return _divergences.sampled_loss(epsilon, 1.0 / joined)
     rest = 1.0 - jnp.exp(epsilon) * (1.0 - joined)
     return jnp.where(
