@@ -205,21 +205,15 @@ def anchored(law: Any, single: bool = False) -> tuple[jax.Array, jax.Array]:
 
 
 def _curve_at_points(law: Any) -> jax.Array:
-    """The curve of the masses at the points themselves, on the law's side, by recurrences.
+    """The curve of the masses at the points themselves, on the law's side, from positive terms.
 
-    R_k = g_k Q{from k on} = p_k + e^-h R_{k+1} and C_{k-1} = C_k + (1 - e^-h) R_k: positive terms.
+    R_k = g_k Q{from k on} = p_k + e^-h R_{k+1} and C_{k-1} = C_k + (1 - e^-h) R_k.
     """
     side = 1 if law.upper else -1
     size = law.log_mass.shape[-1]
-    stay, leave = jnp.exp(-law.spacing), -jnp.expm1(-law.spacing)
-
-    def back(carry: tuple[jax.Array, jax.Array], p: jax.Array):
-        mass, curve = carry
-        curve = curve + leave * mass
-        return (p + stay * mass, curve), curve
-
-    nothing = jnp.zeros_like(law.start)
-    _, curve = jax.lax.scan(back, (nothing, nothing), jnp.exp(law.log_mass), reverse=True, unroll=8)
+    from_here = _allowances.fading(jnp.exp(law.log_mass), law.spacing)
+    rises = -jnp.expm1(-law.spacing) * from_here[1:]
+    curve = jnp.append(_allowances.running(rises, reverse=True), 0.0)
     curve = curve * (1.0 + side * _allowances.running_sums(size))
     # The points are rounded: a curve's slope in eps is at most its P-mass, 1.
     curve += side * (_allowances.lattice(law.start, law.spacing, size) + 1e-290)

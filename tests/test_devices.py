@@ -106,7 +106,14 @@ def _times(x, y):
 
 
 @pytest.fixture
-def quickly(monkeypatch):
+def on_the_host():
+    """Whatever device the suite runs on: options for quick compilation are a CPU's."""
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
+
+
+@pytest.fixture
+def quickly(monkeypatch, on_the_host):
     """The batch sizes of the calls that were compiled quickly."""
     calls, run = [], _devices._run_quickly
     _x64._compiled.cache_clear()  # and with it the rows that other tests have counted
@@ -182,6 +189,7 @@ def test_programs_agree_however_they_are_optimised(monkeypatch):
         np.testing.assert_allclose(quickest, jaxdp.epsilon_bounds(run, 1e-6), rtol=1e-9)
 
 
+@pytest.mark.usefixtures("on_the_host")
 def test_an_option_that_is_unknown_is_left_out(monkeypatch):
     """Breaks when another jaxlib, without one of the options, fails or compiles all in full."""
     known = "xla_backend_optimization_level"

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import Literal
 
 import calibrate
 import jaxdp
@@ -40,7 +41,7 @@ QUERIES = {
     "renyi": (lambda s: jaxdp.renyi(sgd(s), 3.5), 64, 0),
     "tradeoff": (lambda s: jaxdp.tradeoff(jaxdp.Gaussian(s), 0.1), 56, 0),
     "advantage": (lambda s: jaxdp.advantage(plain(s)), 139, 0),
-    "law": (lambda s: jaxdp.privacy_loss(sgd(s)).epsilon(1e-5), 8383, 0),
+    "law": (lambda s: jaxdp.privacy_loss(sgd(s)).epsilon(1e-5), 191, 0),
     "solve": (lambda e: calibrate.solve(jaxdp.Gaussian, epsilon=e, delta=1e-5).value, 2, 2),
     "solve-numerical": (lambda e: calibrate.solve(sgd, epsilon=e, delta=1e-5).value, 187, 4),
     "solve-integer": (
@@ -93,6 +94,42 @@ def test_the_count_of_steps():
     assert sequential(jax.make_jaxpr(outer)(1.0).jaxpr) == (3 * 5 + 5 + 5, 1)
 
 
+def padded_sums(jaxpr):
+    """Running sums of a program whose numbers are others with zeros before or behind them."""
+    made = {v: e for e in jaxpr.eqns for v in e.outvars}
+    inner = [padded_sums(j) for e in jaxpr.eqns for j in _programs(e.params)]
+    return sum(inner, []) + [
+        e for e in jaxpr.eqns if e.primitive.name == "cumsum" and _is_padded(e.invars[0], made)
+    ]
+
+
+def _is_padded(variable, made):
+    equation = made.get(variable)
+    name = equation and equation.primitive.name
+    ends = equation.invars if name == "concatenate" else ()
+    return name == "pad" or any(_is_constant(v, made) for v in ends)
+
+
+def _is_constant(variable, made):
+    if isinstance(variable, Literal):
+        return True
+    return variable in made and all(_is_constant(v, made) for v in made[variable].invars)
+
+
+def test_padded_sums_are_found():
+    """Breaks when a running sum over numbers with zeros at an end is overlooked."""
+
+    def behind(x):
+        return jax.lax.cumsum(jnp.concatenate([2.0 * x, jnp.zeros(1)]))
+
+    def after(x):
+        return jnp.concatenate([jax.lax.cumsum(2.0 * x), jnp.zeros(1)])
+
+    for function, number in ((behind, 1), (after, 0)):
+        for one, x in ((jax.jit(function), jnp.ones(4)), (jax.vmap(function), jnp.ones((3, 4)))):
+            assert len(padded_sums(jax.make_jaxpr(one)(x).jaxpr)) == number
+
+
 def host_calls(function):
     """What a function, lowered for the accelerators, calls by name."""
     exported = jax.export.export(jax.jit(function), platforms=PLATFORMS)
@@ -117,6 +154,10 @@ def test_a_query_lowers_for_accelerators(name, monkeypatch):
     function, steps, loops = QUERIES[name]
     monkeypatch.setattr(_devices, "platform_of", lambda leaves: "gpu")  # as where one is at hand
     assert host_calls(function) == []
-    found = sequential(jax.jit(function).trace(jnp.ones(4, jnp.float32)).jaxpr.jaxpr)
+    program = jax.jit(function).trace(jnp.ones(4, jnp.float32)).jaxpr.jaxpr
+    # XLA takes such a sum for one over a wider window, of which a GPU makes no tree: its cost is
+    # quadratic (half of an epsilon's time, on an H200).
+    assert padded_sums(program) == []
+    found = sequential(program)
     assert found[0] <= steps
     assert found[1] <= loops

@@ -109,8 +109,9 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     q = jnp.where(y > _FAR, 0.0, law.weights) * jnp.exp(exponent)
     survival = lax.cumsum(q, reverse=True)
     ratio = jnp.exp(jnp.clip(y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
-    rise = survival[1:] * ratio[:-1] * jnp.expm1(h)
-    rise = jnp.concatenate([rise, jnp.zeros((1,), jnp.float64)])
+    # (A sum over padded numbers, such as the rises with a 0 behind, is one of quadratic cost on GPUs:
+    # XLA takes it for a wider window, of which it makes no tree.)
+    rise = jnp.concatenate([survival[1:], jnp.zeros((1,), jnp.float64)]) * ratio * jnp.expm1(h)
     bound = lax.cumsum(rise, reverse=True) - jnp.where(tau > 0.0, 0.5, 0.0) * rise
     far = jnp.exp(jnp.clip(-theta * y, least, 0.0))
     far = jnp.sum(jnp.where(y > _FAR, law.weights * far, 0.0))

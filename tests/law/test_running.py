@@ -39,6 +39,21 @@ def test_running(size, reverse):
             np.testing.assert_allclose(found, expected, rtol=tolerance)
 
 
+@pytest.mark.parametrize("rate", [0.0, 1e-5, 0.3, 40.0])
+@pytest.mark.parametrize("size", [1, 33, 8192])
+def test_fading(size, rate):
+    """Breaks at the seams of blocks, and where a share is that of another distance."""
+    rng = np.random.default_rng(size)
+    values = 10.0 ** rng.uniform(-250.0, 0.0, size)
+    expected = np.zeros(size, np.longdouble)
+    stay, total = np.exp(-np.longdouble(rate)), np.longdouble(0.0)
+    for k in range(size)[::-1]:
+        expected[k] = total = values[k] + stay * total
+    found = np.asarray(_allowances.fading(jnp.asarray(values), jnp.float64(rate)))
+    off = np.max(np.abs(found / expected - 1.0))
+    assert off <= 2.0**-52 * (_allowances.running_additions(size) + 745)
+
+
 def test_what_overflows_stays_in_its_place():
     """Breaks if an infinite term makes sums before it nan."""
     values = np.ones(100)
