@@ -104,7 +104,7 @@ def programs(params: dict[str, Any]) -> list[Any]:
 
 
 def rates(device: Any) -> np.ndarray:
-    """Transcendental functions, and operations in transforms, a second: the most that is reached."""
+    """Transcendental functions and operations in transforms, a second: the most that is reached."""
     points = jax.device_put(np.linspace(-1.0, 0.0, 2**13), device)
     rows, turns = (4096, 64) if device.platform != "cpu" else (64, 4)
 

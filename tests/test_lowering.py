@@ -1,5 +1,6 @@
 """Every query as a program for accelerators: what it may ask of them, without one at hand."""
 
+import itertools
 import re
 
 import jax
@@ -97,10 +98,12 @@ def test_the_count_of_steps():
 def padded_sums(jaxpr):
     """Running sums of a program whose numbers are others with zeros before or behind them."""
     made = {v: e for e in jaxpr.eqns for v in e.outvars}
-    inner = [padded_sums(j) for e in jaxpr.eqns for j in _programs(e.params)]
-    return sum(inner, []) + [
+    found = [
         e for e in jaxpr.eqns if e.primitive.name == "cumsum" and _is_padded(e.invars[0], made)
     ]
+    for program in itertools.chain(*(_programs(e.params) for e in jaxpr.eqns)):
+        found += padded_sums(program)
+    return found
 
 
 def _is_padded(variable, made):
