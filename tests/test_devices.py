@@ -12,13 +12,18 @@ import pytest
 
 import calibrate
 import jaxdp
-from jaxdp import _chunks, _devices, _x64
+from jaxdp import _chunks, _devices, _interpreter, _x64
 
 SIGMA = np.linspace(0.8, 2.0, 3)
 
 
 @pytest.fixture
-def compiled():
+def nothing_interpreted(monkeypatch):
+    monkeypatch.setattr(_interpreter, "is_accurate", lambda: False)
+
+
+@pytest.fixture
+def compiled(nothing_interpreted):
     """The names of the functions that are compiled (or come from a cache on disk)."""
     names = []
     jax.clear_caches()
@@ -106,7 +111,7 @@ def _times(x, y):
 
 
 @pytest.fixture
-def on_the_host():
+def on_the_host(nothing_interpreted):
     """Whatever device the suite runs on: options for quick compilation are a CPU's."""
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         yield

@@ -21,6 +21,7 @@ FLOORS = {
     "jaxdp._checks": 0,
     "jaxdp._programs": 0,
     "jaxdp._devices": 0,
+    "jaxdp._interpreter": 0,
     "jaxdp._lanes": 0,
     "jaxdp._structure": 0,
     "jaxdp._special": 0,

@@ -1,0 +1,175 @@
+"""Instructions of a program, loops and branches included."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import Literal
+
+from jaxdp._interpreter import _indexing, _operations
+
+Operation = Callable[..., Any]
+
+_MAKERS = {**_operations.MAKERS, **_indexing.MAKERS}
+_INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # under which a call keeps its program
+
+
+@dataclasses.dataclass(frozen=True)
+class Code:
+    """Instructions: an operation, the places of what it takes, of what it gives, of what is let go.
+
+    Places are those of a list that begins as `values`: constants, and None for the rest.
+    """
+
+    instructions: list[tuple[Operation, list[int], list[int], list[int]]]
+    values: list[Any]
+    inputs: list[int]
+    outputs: list[int]
+
+    def run(self, *args: Any) -> list[Any]:
+        """What the program gives for arrays of its types, without NumPy's warnings."""
+        with np.errstate(all="ignore"):
+            return self(*map(plain, args))
+
+    def __call__(self, *args: Any) -> list[Any]:
+        values = self.values.copy()
+        for place, value in zip(self.inputs, args, strict=True):
+            values[place] = value
+        for operation, takes, gives, ends in self.instructions:
+            got = operation(*[values[i] for i in takes])
+            if len(gives) == 1:
+                values[gives[0]] = got
+            else:
+                for place, value in zip(gives, got, strict=True):
+                    values[place] = value
+            for place in ends:
+                values[place] = None
+        return [values[i] for i in self.outputs]
+
+
+def translated(program: Any) -> Code:
+    """The instructions of a (closed) jaxpr; it must be traced, and run, in the same precision."""
+    return _code(program, {})
+
+
+def _code(program: Any, known: dict[int, tuple[Any, Code]]) -> Code:
+    """One translation of a program that appears often."""
+    if id(program) not in known:
+        known[id(program)] = program, _translate(program, known)  # (kept, so that its id is)
+    return known[id(program)][1]
+
+
+def _translate(program: Any, known: dict[int, tuple[Any, Code]]) -> Code:
+    jaxpr, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
+    places: dict[Any, int] = {}
+    values: list[Any] = []
+
+    def place(variable: Any) -> int:
+        if isinstance(variable, Literal):
+            values.append(np.asarray(variable.val, variable.aval.dtype)[()])  # pyright: ignore
+            return len(values) - 1
+        if variable not in places:
+            places[variable] = len(values)
+            values.append(None)
+        return places[variable]
+
+    for variable, value in zip(jaxpr.constvars, consts, strict=True):
+        values[place(variable)] = plain(value)
+    inputs = [place(v) for v in jaxpr.invars]
+    kept = {v for v in (*jaxpr.outvars, *jaxpr.constvars) if not isinstance(v, Literal)}
+    last: dict[Any, int] = {}
+    for k, equation in enumerate(jaxpr.eqns):
+        last |= dict.fromkeys(equation.outvars, k)
+        last |= {v: k for v in equation.invars if not isinstance(v, Literal)}
+    instructions = []
+    for equation in jaxpr.eqns:
+        takes, gives = [[place(v) for v in vs] for vs in (equation.invars, equation.outvars)]
+        instructions.append((_operation(equation, known), takes, gives, []))
+    for variable, k in last.items():
+        if variable not in kept:
+            instructions[k][-1].append(places[variable])
+    return Code(instructions, values, inputs, [place(v) for v in jaxpr.outvars])
+
+
+def plain(value: Any) -> Any:
+    """An array of NumPy, or a number of it."""
+    return np.asarray(value)[()]
+
+
+def _operation(equation: Any, known: dict[int, tuple[Any, Code]]) -> Operation:
+    name, params = equation.primitive.name, equation.params
+    if name in _CONTROL:
+        return _one(equation, _CONTROL[name](params, known))
+    made = _MAKERS[name](equation) if name in _MAKERS else None
+    if made is not None:
+        return made
+    for inner in _INNER:
+        if hasattr(getattr(params.get(inner), "jaxpr", params.get(inner)), "eqns"):
+            return _one(equation, _code(params[inner], known))
+    return _one(equation, _bound(equation))
+
+
+def _one(equation: Any, function: Operation) -> Operation:
+    """What gives a list, for an equation of one output."""
+    return (lambda *args: function(*args)[0]) if len(equation.outvars) == 1 else function
+
+
+def _bound(equation: Any) -> Operation:
+    """By JAX itself: what is rare, or new."""
+    primitive = equation.primitive
+    functions, params = (), primitive.get_bind_params(equation.params)
+    if isinstance(params, tuple):  # older versions of JAX
+        functions, params = params
+
+    def run(*args: Any) -> list[Any]:
+        got = primitive.bind(*functions, *map(jax.numpy.asarray, args), **params)
+        return [plain(x) for x in (got if primitive.multiple_results else [got])]
+
+    return run
+
+
+def _scan(params: dict[str, Any], known: dict[int, tuple[Any, Code]]) -> Operation:
+    body = _code(params["jaxpr"], known)
+    length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
+    stacked = [v.aval for v in params["jaxpr"].jaxpr.outvars[carried:]]
+    order = range(length)[:: -1 if params["reverse"] else 1]
+
+    def run(*args: Any) -> list[Any]:
+        shared, carry, xs = args[:consts], args[consts : consts + carried], args[consts + carried :]
+        ys = [np.empty((length, *a.shape), a.dtype) for a in stacked]
+        for i in order:
+            found = body(*shared, *carry, *[x[i] for x in xs])
+            carry = found[:carried]
+            for y, value in zip(ys, found[carried:], strict=True):
+                y[i] = value
+        return [*carry, *ys]
+
+    return run
+
+
+def _while(params: dict[str, Any], known: dict[int, tuple[Any, Code]]) -> Operation:
+    going, body = _code(params["cond_jaxpr"], known), _code(params["body_jaxpr"], known)
+    first = params["cond_nconsts"]
+    second = first + params["body_nconsts"]
+
+    def run(*args: Any) -> list[Any]:
+        state = list(args[second:])
+        while going(*args[:first], *state)[0]:
+            state = body(*args[first:second], *state)
+        return state
+
+    return run
+
+
+def _cond(params: dict[str, Any], known: dict[int, tuple[Any, Code]]) -> Operation:
+    branches = [_code(branch, known) for branch in params["branches"]]
+
+    def run(index: Any, *args: Any) -> list[Any]:
+        return branches[min(max(int(index), 0), len(branches) - 1)](*args)
+
+    return run
+
+
+_CONTROL = {"scan": _scan, "while": _while, "cond": _cond}
