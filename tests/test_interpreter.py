@@ -56,7 +56,8 @@ def _loop(x):
         return carry, (carry, y > 0.1)
 
     total, (all_, flags) = lax.scan(step, jnp.zeros(()), x * jnp.arange(4.0), reverse=True)
-    return total, all_, flags, lax.fori_loop(0, 3, lambda i, c: c + i * x, x)
+    grown = lax.while_loop(lambda c: c[0] < 20.0, lambda c: (c[0] * (2.0 + x), c[1] + 1), (1.0, 0))
+    return total, all_, flags, lax.fori_loop(0, 3, lambda i, c: c + i * x, x), grown
 
 
 @jax.custom_jvp

@@ -156,11 +156,19 @@ def _while(params: dict[str, Any], known: dict[int, tuple[Any, Code]]) -> Operat
 
     def run(*args: Any) -> list[Any]:
         state = list(args[second:])
-        while going(*args[:first], *state)[0]:
-            state = body(*args[first:second], *state)
+        while np.any(on := going(*args[:first], *state)[0]):
+            found = body(*args[first:second], *state)
+            state = (
+                found if np.all(on) else [_where(on, *xs) for xs in zip(found, state, strict=True)]
+            )
         return state
 
     return run
+
+
+def _where(rows: Any, x: Any, other: Any) -> Any:
+    """x in those rows of a batch: one that is done stays as it is."""
+    return np.where(np.reshape(rows, np.shape(rows) + (1,) * (x.ndim - rows.ndim)), x, other)
 
 
 def _cond(params: dict[str, Any], known: dict[int, tuple[Any, Code]]) -> Operation:
