@@ -78,10 +78,10 @@ class Program:
         loan = self._loans.get(key)
         if loan is None:
             loan = self._loans[key] = _Loan(self._full.trace(list(leaves)).jaxpr)
-        code = loan.draw()
-        if code is None:
+        found = loan.run(leaves)
+        if found is None:
             return None
-        answers = tuple(map(jax.numpy.asarray, code.run(*leaves)))
+        answers = tuple(map(jax.numpy.asarray, found))
         committed = [a for a in arrays if a.committed]
         return jax.device_put(answers, device_of(committed)) if committed else answers
 
@@ -117,15 +117,18 @@ class _Loan:
         self._each, self._left = _interpreter.costs(program)
         self._program, self._code = program, None
 
-    def draw(self) -> _interpreter.Code | None:
-        """The program as NumPy runs it, None where the loan is used up."""
+    def run(self, leaves: Sequence[Any]) -> list[Any] | None:
+        """What it gives by NumPy, None where the loan is used up."""
         self._left -= self._each
-        if self._left < 0.0:
-            self._program = self._code = None
-            return None
-        if self._code is None:
-            self._code = _interpreter.translated(self._program)
-        return self._code
+        if self._left >= 0.0:
+            try:
+                if self._code is None:
+                    self._code = _interpreter.translated(self._program, self._left + self._each)
+                return self._code.run(*leaves)
+            except _interpreter.TooLong:
+                self._left = -1.0
+        self._program = self._code = None
+        return None
 
 
 def _shapes(leaves: Sequence[Any]) -> Any:

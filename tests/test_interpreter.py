@@ -232,7 +232,7 @@ def test_every_operation_is_tested():
     seen = {name for f, args in CASES.values() for name in _programs(_traced(f, args))}
     # (Other versions of JAX have these, or do not.)
     optional = {"add_any", "copy_p", "lt_to", "stack", "unstack", "stop_gradient", "expand_dims"}
-    assert _code._MAKERS.keys() - optional <= seen
+    assert _code.MAKERS.keys() - optional <= seen
 
 
 def test_numbers_that_are_not_used_any_more_are_let_go():
@@ -296,6 +296,23 @@ def test_a_program_is_compiled_when_it_was_asked_often(monkeypatch):
     _x64.evaluate(_waved, np.array([0.5, 1.0]), quick=True)  # another shape
     _x64.evaluate(_waved, 0.5)  # to be compiled in full
     assert (len(runs), len(quick)) == (5, 3)
+
+
+def test_a_loop_that_does_not_end_is_compiled(monkeypatch):
+    """Breaks when a loop of unknown length runs on by NumPy, whatever it takes."""
+    code = _interpreter.translated(_traced(_long, (0.5,)), limit=1e-3)
+    with pytest.raises(_interpreter.TooLong):
+        code.run(0.5)
+    _x64._compiled.cache_clear()
+    quick, compile_ = [], _devices._run_quickly
+    monkeypatch.setattr(_devices, "_run_quickly", lambda *a: quick.append(1) or compile_(*a))
+    for _ in range(2):
+        assert _x64.evaluate(_long, 0.5, quick=True) == 2500.5
+    assert len(quick) == 2
+
+
+def _long(x):
+    return lax.while_loop(lambda c: c[1] < 5000, lambda c: (c[0] + x, c[1] + 1), (x, 0))[0]
 
 
 def test_costs():

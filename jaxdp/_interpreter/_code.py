@@ -9,11 +9,28 @@ import numpy as np
 from jax.extend.core import Literal
 
 from jaxdp._interpreter import _indexing, _operations
+from jaxdp._interpreter._cost import costs
 
 Operation = Callable[..., Any]
 
-_MAKERS = {**_operations.MAKERS, **_indexing.MAKERS}
+MAKERS = {**_operations.MAKERS, **_indexing.MAKERS}
 _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # under which a call keeps its program
+
+
+class TooLong(Exception):
+    """A loop turns so often that compiling the program would have taken less time."""
+
+
+class _Meter:
+    """Seconds, by estimate, that the loops of a run may take whose length the data decides."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = self.left = limit
+
+    def spend(self, seconds: float) -> None:
+        self.left -= seconds
+        if self.left < 0.0:
+            raise TooLong
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +44,15 @@ class Code:
     values: list[Any]
     inputs: list[int]
     outputs: list[int]
+    meter: _Meter
 
     def run(self, *args: Any) -> list[Any]:
-        """What the program gives for arrays of its types, without NumPy's warnings."""
+        """What the program gives for arrays of its types, without NumPy's warnings.
+
+        Raises:
+          TooLong: it takes too long.
+        """
+        self.meter.left = self.meter.limit
         with np.errstate(all="ignore"):
             return self(*map(plain, args))
 
@@ -49,48 +72,118 @@ class Code:
         return [values[i] for i in self.outputs]
 
 
-def translated(program: Any) -> Code:
-    """The instructions of a (closed) jaxpr; it must be traced, and run, in the same precision."""
-    return _code(program, {})
+def translated(program: Any, limit: float = np.inf) -> Code:
+    """The instructions of a (closed) jaxpr; it must be traced, and run, in the same precision.
+
+    Args:
+      program: the jaxpr.
+      limit: how many seconds, by estimate, loops of a length that the data decides may take.
+    """
+    return _Translator(_Meter(limit)).code(program)
 
 
-def _code(program: Any, known: dict[int, tuple[Any, Code]]) -> Code:
-    """One translation of a program that appears often."""
-    if id(program) not in known:
-        known[id(program)] = program, _translate(program, known)  # (kept, so that its id is)
-    return known[id(program)][1]
+class _Translator:
+    """Of a program and all that it calls: one translation of each."""
 
+    def __init__(self, meter: _Meter) -> None:
+        self._meter = meter
+        self._known: dict[int, tuple[Any, Code]] = {}
 
-def _translate(program: Any, known: dict[int, tuple[Any, Code]]) -> Code:
-    jaxpr, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
-    places: dict[Any, int] = {}
-    values: list[Any] = []
+    def code(self, program: Any) -> Code:
+        if id(program) not in self._known:
+            # (The program is kept, so that its id remains its own.)
+            self._known[id(program)] = program, self._translate(program)
+        return self._known[id(program)][1]
 
-    def place(variable: Any) -> int:
-        if isinstance(variable, Literal):
-            values.append(np.asarray(variable.val, variable.aval.dtype)[()])  # pyright: ignore
-            return len(values) - 1
-        if variable not in places:
-            places[variable] = len(values)
-            values.append(None)
-        return places[variable]
+    def _translate(self, program: Any) -> Code:
+        jaxpr, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
+        places: dict[Any, int] = {}
+        values: list[Any] = []
 
-    for variable, value in zip(jaxpr.constvars, consts, strict=True):
-        values[place(variable)] = plain(value)
-    inputs = [place(v) for v in jaxpr.invars]
-    kept = {v for v in (*jaxpr.outvars, *jaxpr.constvars) if not isinstance(v, Literal)}
-    last: dict[Any, int] = {}
-    for k, equation in enumerate(jaxpr.eqns):
-        last |= dict.fromkeys(equation.outvars, k)
-        last |= {v: k for v in equation.invars if not isinstance(v, Literal)}
-    instructions = []
-    for equation in jaxpr.eqns:
-        takes, gives = [[place(v) for v in vs] for vs in (equation.invars, equation.outvars)]
-        instructions.append((_operation(equation, known), takes, gives, []))
-    for variable, k in last.items():
-        if variable not in kept:
-            instructions[k][-1].append(places[variable])
-    return Code(instructions, values, inputs, [place(v) for v in jaxpr.outvars])
+        def place(variable: Any) -> int:
+            if isinstance(variable, Literal):
+                values.append(np.asarray(variable.val, variable.aval.dtype)[()])  # pyright: ignore
+                return len(values) - 1
+            if variable not in places:
+                places[variable] = len(values)
+                values.append(None)
+            return places[variable]
+
+        for variable, value in zip(jaxpr.constvars, consts, strict=True):
+            values[place(variable)] = plain(value)
+        inputs = [place(v) for v in jaxpr.invars]
+        kept = {v for v in (*jaxpr.outvars, *jaxpr.constvars) if not isinstance(v, Literal)}
+        last: dict[Any, int] = {}
+        instructions = []
+        for k, equation in enumerate(jaxpr.eqns):
+            last |= dict.fromkeys(equation.outvars, k)
+            last |= {v: k for v in equation.invars if not isinstance(v, Literal)}
+            takes, gives = [[place(v) for v in vs] for vs in (equation.invars, equation.outvars)]
+            instructions.append((self._operation(equation), takes, gives, []))
+        for variable, k in last.items():
+            if variable not in kept:
+                instructions[k][-1].append(places[variable])
+        outputs = [place(v) for v in jaxpr.outvars]
+        return Code(instructions, values, inputs, outputs, self._meter)
+
+    def _operation(self, equation: Any) -> Operation:
+        name, params = equation.primitive.name, equation.params
+        control = {"scan": self._scan, "while": self._while, "cond": self._cond}
+        if name in control:
+            return _one(equation, control[name](params))
+        made = MAKERS[name](equation) if name in MAKERS else None
+        if made is not None:
+            return made
+        for inner in _INNER:
+            if hasattr(getattr(params.get(inner), "jaxpr", params.get(inner)), "eqns"):
+                return _one(equation, self.code(params[inner]))
+        return _one(equation, _bound(equation))
+
+    def _scan(self, params: dict[str, Any]) -> Operation:
+        body = self.code(params["jaxpr"])
+        length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
+        stacked = [v.aval for v in params["jaxpr"].jaxpr.outvars[carried:]]
+        order = range(length)[:: -1 if params["reverse"] else 1]
+
+        def run(*args: Any) -> list[Any]:
+            shared, carry = args[:consts], args[consts : consts + carried]
+            xs = args[consts + carried :]
+            ys = [np.empty((length, *a.shape), a.dtype) for a in stacked]
+            for i in order:
+                found = body(*shared, *carry, *[x[i] for x in xs])
+                carry = found[:carried]
+                for y, value in zip(ys, found[carried:], strict=True):
+                    y[i] = value
+            return [*carry, *ys]
+
+        return run
+
+    def _while(self, params: dict[str, Any]) -> Operation:
+        programs = params["cond_jaxpr"], params["body_jaxpr"]
+        going, body = map(self.code, programs)
+        turn = sum(costs(program)[0] for program in programs)
+        first = params["cond_nconsts"]
+        second = first + params["body_nconsts"]
+
+        def run(*args: Any) -> list[Any]:
+            state = list(args[second:])
+            while np.any(on := going(*args[:first], *state)[0]):
+                self._meter.spend(turn)
+                found = body(*args[first:second], *state)
+                if not np.all(on):  # of a batch
+                    found = [_where(on, *xs) for xs in zip(found, state, strict=True)]
+                state = found
+            return state
+
+        return run
+
+    def _cond(self, params: dict[str, Any]) -> Operation:
+        branches = [self.code(branch) for branch in params["branches"]]
+
+        def run(index: Any, *args: Any) -> list[Any]:
+            return branches[min(max(int(index), 0), len(branches) - 1)](*args)
+
+        return run
 
 
 def plain(value: Any) -> Any:
@@ -98,17 +191,9 @@ def plain(value: Any) -> Any:
     return np.asarray(value)[()]
 
 
-def _operation(equation: Any, known: dict[int, tuple[Any, Code]]) -> Operation:
-    name, params = equation.primitive.name, equation.params
-    if name in _CONTROL:
-        return _one(equation, _CONTROL[name](params, known))
-    made = _MAKERS[name](equation) if name in _MAKERS else None
-    if made is not None:
-        return made
-    for inner in _INNER:
-        if hasattr(getattr(params.get(inner), "jaxpr", params.get(inner)), "eqns"):
-            return _one(equation, _code(params[inner], known))
-    return _one(equation, _bound(equation))
+def _where(rows: Any, x: Any, other: Any) -> Any:
+    """x in those rows of a batch: one that is done stays as it is."""
+    return np.where(np.reshape(rows, np.shape(rows) + (1,) * (x.ndim - rows.ndim)), x, other)
 
 
 def _one(equation: Any, function: Operation) -> Operation:
@@ -128,56 +213,3 @@ def _bound(equation: Any) -> Operation:
         return [plain(x) for x in (got if primitive.multiple_results else [got])]
 
     return run
-
-
-def _scan(params: dict[str, Any], known: dict[int, tuple[Any, Code]]) -> Operation:
-    body = _code(params["jaxpr"], known)
-    length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
-    stacked = [v.aval for v in params["jaxpr"].jaxpr.outvars[carried:]]
-    order = range(length)[:: -1 if params["reverse"] else 1]
-
-    def run(*args: Any) -> list[Any]:
-        shared, carry, xs = args[:consts], args[consts : consts + carried], args[consts + carried :]
-        ys = [np.empty((length, *a.shape), a.dtype) for a in stacked]
-        for i in order:
-            found = body(*shared, *carry, *[x[i] for x in xs])
-            carry = found[:carried]
-            for y, value in zip(ys, found[carried:], strict=True):
-                y[i] = value
-        return [*carry, *ys]
-
-    return run
-
-
-def _while(params: dict[str, Any], known: dict[int, tuple[Any, Code]]) -> Operation:
-    going, body = _code(params["cond_jaxpr"], known), _code(params["body_jaxpr"], known)
-    first = params["cond_nconsts"]
-    second = first + params["body_nconsts"]
-
-    def run(*args: Any) -> list[Any]:
-        state = list(args[second:])
-        while np.any(on := going(*args[:first], *state)[0]):
-            found = body(*args[first:second], *state)
-            state = (
-                found if np.all(on) else [_where(on, *xs) for xs in zip(found, state, strict=True)]
-            )
-        return state
-
-    return run
-
-
-def _where(rows: Any, x: Any, other: Any) -> Any:
-    """x in those rows of a batch: one that is done stays as it is."""
-    return np.where(np.reshape(rows, np.shape(rows) + (1,) * (x.ndim - rows.ndim)), x, other)
-
-
-def _cond(params: dict[str, Any], known: dict[int, tuple[Any, Code]]) -> Operation:
-    branches = [_code(branch, known) for branch in params["branches"]]
-
-    def run(index: Any, *args: Any) -> list[Any]:
-        return branches[min(max(int(index), 0), len(branches) - 1)](*args)
-
-    return run
-
-
-_CONTROL = {"scan": _scan, "while": _while, "cond": _cond}
