@@ -209,6 +209,13 @@ def _float64():
         yield
 
 
+@pytest.fixture
+def accurate(monkeypatch):
+    """Whatever this machine's functions are."""
+    monkeypatch.setattr(_interpreter, "is_accurate", lambda: True)
+    _x64._compiled.cache_clear()
+
+
 def _traced(function, args):
     return jax.jit(function).trace(*map(jnp.asarray, args)).jaxpr
 
@@ -259,11 +266,10 @@ QUERIES = {
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_queries_agree(name, monkeypatch):
+def test_queries_agree(name, accurate, monkeypatch):
     """Breaks when an answer of NumPy's differs from that of the compiled program by more than
     rounding.
     """
-    _x64._compiled.cache_clear()
     runs = []
     run = _interpreter.Code.run
     monkeypatch.setattr(_interpreter.Code, "run", lambda *a: runs.append(1) or run(*a))
@@ -281,9 +287,8 @@ def _waved(x):
     return jnp.sin(x) * jnp.exp(-x)
 
 
-def test_a_program_is_compiled_when_it_was_asked_often(monkeypatch):
+def test_a_program_is_compiled_when_it_was_asked_often(accurate, monkeypatch):
     """Breaks when what is asked again and again is interpreted for ever, or never."""
-    _x64._compiled.cache_clear()
     runs, quick = [], []
     run, compile_ = _interpreter.Code.run, _devices._run_quickly
     monkeypatch.setattr(_interpreter.Code, "run", lambda *a: runs.append(1) or run(*a))
@@ -298,12 +303,11 @@ def test_a_program_is_compiled_when_it_was_asked_often(monkeypatch):
     assert (len(runs), len(quick)) == (5, 3)
 
 
-def test_a_loop_that_does_not_end_is_compiled(monkeypatch):
+def test_a_loop_that_does_not_end_is_compiled(accurate, monkeypatch):
     """Breaks when a loop of unknown length runs on by NumPy, whatever it takes."""
     code = _interpreter.translated(_traced(_long, (0.5,)), limit=1e-3)
     with pytest.raises(_interpreter.TooLong):
         code.run(0.5)
-    _x64._compiled.cache_clear()
     quick, compile_ = [], _devices._run_quickly
     monkeypatch.setattr(_devices, "_run_quickly", lambda *a: quick.append(1) or compile_(*a))
     for _ in range(2):
@@ -343,11 +347,10 @@ def test_what_is_not_accurate_is_seen(monkeypatch):
     assert not _cost._is_near(off, np.linspace(-700.0, 700.0, 1000))
 
 
-def test_answers_stay_where_their_arguments_are():
+def test_answers_stay_where_their_arguments_are(accurate):
     """Breaks when an answer about an array on one device is on another."""
     device = jax.devices("cpu")[0]
     sigma = jax.device_put(jnp.float32(1.3), device)
-    _x64._compiled.cache_clear()
     found = jaxdp.epsilon(sgd(sigma), 1e-5)
     assert found.devices() == {device}
     assert found.committed
