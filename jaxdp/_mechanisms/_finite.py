@@ -127,11 +127,11 @@ class ApproximateDP(Base):
         return True
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
-        value = _divergences.approximate_dp_log_hockey_stick(
-            epsilon, self.epsilon, self.delta, slack
-        )
-        # a subnormal failure is 0 above: it is added, 1 - delta being 1
+        # A subnormal failure (0 to XLA on CPUs, not so elsewhere) is added, 1 - delta being 1.
         small = subnormal.split(self.delta)[1]
+        value = _divergences.approximate_dp_log_hockey_stick(
+            epsilon, self.epsilon, jnp.where(small, 0.0, self.delta), slack
+        )
         lost = jnp.where(small, self._log_failure(direction), -jnp.inf)
         lost = lost * (1.0 - 2.0 * slack)
         return jnp.where(small, _divergences.log_add(value, lost), value)
