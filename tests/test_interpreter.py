@@ -39,7 +39,10 @@ _RUNNING = [lax.cumsum, lax.cumprod, lax.cummax, lax.cummin, lax.cumlogsumexp]
 
 
 def _total(x, y):
-    return jax.extend.core.primitives.lt_to_p.bind(x, y)
+    return (
+        jax.extend.core.primitives.lt_to_p.bind(x, y),
+        jax.extend.core.primitives.le_to_p.bind(x, y),
+    )
 
 
 def _pairs(functions, x):
@@ -165,7 +168,8 @@ def _choices(x):
     flags = x > 0.0
     cases = lax.select_n(jnp.array([0, 2, 1]), x[0, 0], x[0, 1], x[0, 2])
     branch = lax.switch(jnp.int32(7), [lambda y: y, lambda y: 2.0 * y], x)
-    return jnp.where(flags, x, -1.0), cases, branch, lax.clamp(-0.1, x, 0.2), ~flags
+    wide = jnp.where(x[0, 0, 0] > 0.0, x, -x), jnp.broadcast_to(x[:1], (2000, 1, 4, 3))[7]
+    return jnp.where(flags, x, -1.0), wide, cases, branch, lax.clamp(-0.1, x, 0.2), ~flags
 
 
 CASES = {
@@ -238,7 +242,16 @@ def test_every_operation_is_tested():
     """Breaks when an operation has no case above."""
     seen = {name for f, args in CASES.values() for name in _programs(_traced(f, args))}
     # (Other versions of JAX have these, or do not.)
-    optional = {"add_any", "copy_p", "lt_to", "stack", "unstack", "stop_gradient", "expand_dims"}
+    optional = {
+        "add_any",
+        "copy_p",
+        "lt_to",
+        "le_to",
+        "stack",
+        "unstack",
+        "stop_gradient",
+        "expand_dims",
+    }
     assert _code.MAKERS.keys() - optional <= seen
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 # Seconds, as measured on a slow machine of 2 cores: of an operation, of a number that it makes, of
 # an operation that is compiled. And how often a loop turns whose length the data decides.
-_OPERATION, _NUMBER, _COMPILED = 2e-6, 2e-9, 8e-4
+_OPERATION, _NUMBER, _COMPILED = 2.5e-6, 2.5e-9, 8e-4
 _TURNS = 4
 
 

@@ -5,11 +5,14 @@ of StableHLO (https://openxla.org/stablehlo/spec): conversions saturate, integer
 running operations go either way.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+_FEW = 2**14  # numbers that are copied rather than looked at
 
 Function = Callable[..., Any] | None
 Maker = Callable[[Any], Function]
@@ -65,10 +68,13 @@ def _reciprocal_root(x: Any) -> Any:
     return 1.0 / np.sqrt(x)
 
 
-def _select(which: Any, *cases: Any) -> Any:
+def _select(equation: Any) -> Function:
+    which = equation.invars[0].aval
+    if which.shape == ():
+        return lambda which, *cases: cases[int(which)]
     if which.dtype == np.bool_:
-        return np.where(which, cases[1], cases[0])
-    return np.choose(which, cases)
+        return lambda which, no, yes: np.where(which, yes, no)
+    return lambda which, *cases: np.choose(which, cases)
 
 
 def _clamp(low: Any, x: Any, high: Any) -> Any:
@@ -106,11 +112,11 @@ def _bitcast(equation: Any) -> Function:
     return lambda x: np.ascontiguousarray(x).view(dtype).reshape(np.shape(x))[()]
 
 
-def _less_in_total_order(equation: Any) -> Function:
-    """-nan < -inf < ... < -0 < 0 < ... < inf < nan."""
+def _in_total_order(compare: Callable[..., Any], equation: Any) -> Function:
+    """Of -nan < -inf < ... < -0 < 0 < ... < inf < nan."""
     dtype = np.dtype(equation.invars[0].aval.dtype)
     if not np.issubdtype(dtype, np.floating) or dtype.itemsize not in (4, 8):
-        return np.less if np.issubdtype(dtype, np.integer) else None
+        return compare if np.issubdtype(dtype, np.integer) else None
     bits = np.dtype(f"int{8 * dtype.itemsize}")
     most = np.iinfo(bits).max
 
@@ -118,7 +124,7 @@ def _less_in_total_order(equation: Any) -> Function:
         number = np.ascontiguousarray(x).view(bits).reshape(np.shape(x))
         return np.where(number < 0, number ^ most, number)
 
-    return lambda x, y: key(x) < key(y)
+    return lambda x, y: compare(key(x), key(y))
 
 
 # Shapes
@@ -133,7 +139,18 @@ def _broadcast(equation: Any) -> Function:
     wide = [1] * len(shape)
     for axis, size in zip(places, equation.invars[0].aval.shape, strict=True):
         wide[axis] = size
-    return lambda x: np.broadcast_to(np.reshape(x, wide), shape)
+    wide, dtype = tuple(wide), _dtype(equation)
+    if wide == shape:
+        return lambda x: np.reshape(x, shape)
+    if math.prod(shape) > _FEW:
+        return lambda x: np.broadcast_to(np.reshape(x, wide), shape)
+
+    def copied(x: Any) -> Any:  # (which takes a fraction of the time in which a view is made)
+        out = np.empty(shape, dtype)
+        out[...] = np.reshape(x, wide) if places else x
+        return out
+
+    return copied
 
 
 def _reshape(equation: Any) -> Function:
@@ -273,7 +290,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "max": np.maximum, "min": np.minimum, "mul": np.multiply, "ne": np.not_equal,
     "neg": np.negative, "nextafter": np.nextafter, "not": np.invert, "or": np.bitwise_or,
     "pow": np.power, "real": np.real, "rem": np.fmod, "rsqrt": _reciprocal_root,
-    "select_n": _select, "shift_left": np.left_shift, "shift_right_arithmetic": np.right_shift,
+    "shift_left": np.left_shift, "shift_right_arithmetic": np.right_shift,
     "sign": np.sign, "sin": np.sin, "sinh": np.sinh, "sqrt": np.sqrt, "square": np.square,
     "stop_gradient": _identity, "sub": np.subtract, "tan": np.tan, "tanh": np.tanh,
     "xor": np.bitwise_xor,
@@ -298,7 +315,8 @@ MAKERS: dict[str, Maker] = {
     "fft": _fft,
     "integer_pow": _integer_pow,
     "iota": _iota,
-    "lt_to": _less_in_total_order,
+    "le_to": functools.partial(_in_total_order, np.less_equal),
+    "lt_to": functools.partial(_in_total_order, np.less),
     "optimization_barrier": lambda e: _identity if len(e.invars) == 1 else lambda *xs: xs,
     "reduce_and": _reduce(np.all),
     "reduce_max": _reduce(np.max),
@@ -309,6 +327,7 @@ MAKERS: dict[str, Maker] = {
     "reshape": _reshape,
     "rev": _rev,
     "round": _round,
+    "select_n": _select,
     "sort": _sort,
     "split": _split,
     "squeeze": _reshape,
