@@ -7,36 +7,39 @@ from typing import Any
 import numpy as np
 
 # Seconds, as measured on a slow machine of 2 cores: of an operation, of a number that it makes, of
-# an operation that is compiled. And how often a loop turns whose length the data decides.
+# an operation that is compiled. And how often a loop turns whose length the data decides, and one
+# within another.
 _OPERATION, _NUMBER, _COMPILED = 2.5e-6, 2.5e-9, 8e-4
-_TURNS = 4
+_TURNS, _INNER_TURNS = 4, 2
 
 
 def costs(program: Any) -> tuple[float, float]:
     """Of a (closed) jaxpr: seconds of one run by NumPy, seconds of compiling it quickly."""
-    known: dict[int, tuple[float, int]] = {}
-    seconds, operations = _walk(program, known)
+    seconds, operations = _walk(program, _TURNS, {})
     return seconds, _COMPILED * operations
 
 
-def _walk(program: Any, known: dict[int, tuple[float, int]]) -> tuple[float, int]:
+def _walk(
+    program: Any, turns: int, known: dict[tuple[int, int], tuple[float, int]]
+) -> tuple[float, int]:
     """Seconds of a run, and how many operations are written."""
-    if id(program) in known:
-        return known[id(program)]
+    if (id(program), turns) in known:
+        return known[id(program), turns]
     seconds, written = 0.0, 0
     for equation in getattr(program, "jaxpr", program).eqns:
         name, params = equation.primitive.name, equation.params
-        inner = [_walk(p, known) for p in _programs(params)]
+        often = {"scan": params.get("length"), "while": turns}.get(name) or 1
+        within = _INNER_TURNS if name == "while" else turns
+        inner = [_walk(p, within, known) for p in _programs(params)]
         written += 1 + sum(n for _, n in inner)
         if name == "cond":
             seconds += max((s for s, _ in inner), default=0.0)
-        elif inner:
-            turns = {"scan": params.get("length"), "while": _TURNS}.get(name) or 1
-            seconds += turns * sum(s for s, _ in inner)
+        else:
+            seconds += often * sum(s for s, _ in inner)
         numbers = sum(math.prod(v.aval.shape) for v in equation.outvars)
         seconds += _OPERATION + (0.0 if inner else _NUMBER * numbers)
-    known[id(program)] = seconds, written
-    return known[id(program)]
+    known[id(program), turns] = seconds, written
+    return seconds, written
 
 
 def _programs(params: dict[str, Any]) -> list[Any]:
