@@ -115,7 +115,7 @@ class _Loan:
 
     def __init__(self, program: Any) -> None:
         self._each, self._left = _interpreter.costs(program)
-        if 2.0 * self._each > self._left:  # (Loops may turn more often than is guessed.)
+        if 1.5 * self._each > self._left:  # (Loops may turn more often than is guessed.)
             self._left = -1.0
         self._program, self._code = program, None
 
