@@ -78,12 +78,13 @@ class Program:
         loan = self._loans.get(key)
         if loan is None:
             loan = self._loans[key] = _Loan(self._full.trace(list(leaves)).jaxpr)
-        found = loan.run(leaves)
-        if found is None:
-            return None
-        answers = tuple(map(jax.numpy.asarray, found))
-        committed = [a for a in arrays if a.committed]
-        return jax.device_put(answers, device_of(committed)) if committed else answers
+        device = device_of(leaves)
+        with jax.default_device(device):
+            found = loan.run(leaves)
+            if found is None:
+                return None
+            answers = tuple(map(jax.numpy.asarray, found))
+        return jax.device_put(answers, device) if any(a.committed for a in arrays) else answers
 
     def _traced(self, leaves: Sequence[Any]) -> Callable[..., Any]:
         """The function, as an earlier process may have traced it."""
