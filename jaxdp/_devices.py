@@ -124,11 +124,11 @@ class _Loan:
         """What it gives by NumPy, None where the loan is used up."""
         self._left -= self._each
         if self._left >= 0.0:
+            limit = self._left + self._each
             try:
-                if self._code is None:
-                    self._code = _interpreter.translated(self._program, self._left + self._each)
+                self._code = self._code or _interpreter.translated(self._program, limit)
                 return self._code.run(*leaves)
-            except _interpreter.TooLong:
+            except (_interpreter.TooLong, _interpreter.Unknown):
                 self._left = -1.0
         self._program = self._code = None
         return None

@@ -332,6 +332,19 @@ def _long(x):
     return lax.while_loop(lambda c: c[1] < 5000, lambda c: (c[0] + x, c[1] + 1), (x, 0))[0]
 
 
+def test_a_program_that_is_written_in_another_way_is_compiled(accurate, monkeypatch):
+    """Breaks when another version of JAX, with other parameters, fails."""
+
+    def other(equation):
+        raise KeyError("axes")
+
+    monkeypatch.setitem(_code.MAKERS, "sin", other)
+    quick, compile_ = [], _devices._run_quickly
+    monkeypatch.setattr(_devices, "_run_quickly", lambda *a: quick.append(1) or compile_(*a))
+    np.testing.assert_allclose(_x64.evaluate(_waved, 0.5, quick=True), _waved(0.5), rtol=1e-6)
+    assert quick
+
+
 def test_costs():
     """Breaks when a loop counts once, or all branches do."""
 

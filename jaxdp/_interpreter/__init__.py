@@ -9,7 +9,7 @@ A traced program is translated once (`_code`) into instructions: functions of Nu
 (`_operations`, `_indexing`) with the places of what they take and give.
 """
 
-from jaxdp._interpreter._code import Code, TooLong, translated
+from jaxdp._interpreter._code import Code, TooLong, Unknown, translated
 from jaxdp._interpreter._cost import costs, is_accurate
 
-__all__ = ["Code", "TooLong", "costs", "is_accurate", "translated"]
+__all__ = ["Code", "TooLong", "Unknown", "costs", "is_accurate", "translated"]

@@ -21,6 +21,10 @@ class TooLong(Exception):
     """A loop turns so often that compiling the program would have taken less time."""
 
 
+class Unknown(Exception):
+    """This version of JAX writes programs in another way."""
+
+
 class _Meter:
     """Seconds, by estimate, that the loops of a run may take whose length the data decides."""
 
@@ -78,8 +82,14 @@ def translated(program: Any, limit: float = np.inf) -> Code:
     Args:
       program: the jaxpr.
       limit: how many seconds, by estimate, loops of a length that the data decides may take.
+
+    Raises:
+      Unknown: an operation or a loop has other parameters than here are known.
     """
-    return _Translator(_Meter(limit)).code(program)
+    try:
+        return _Translator(_Meter(limit)).code(program)
+    except (AttributeError, KeyError) as error:
+        raise Unknown from error
 
 
 class _Translator:
@@ -141,8 +151,13 @@ class _Translator:
 
     def _scan(self, params: dict[str, Any]) -> Operation:
         body = self.code(params["jaxpr"])
-        length, consts, carried = params["length"], params["num_consts"], params["num_carry"]
-        stacked = [v.aval for v in params["jaxpr"].jaxpr.outvars[carried:]]
+        length = params["length"]
+        if "num_consts" in params:
+            consts, carried = params["num_consts"], params["num_carry"]
+        else:  # from JAX 0.12 on
+            consts, carried, _ = map(len, params["ft_in"].unpack())
+        outputs = getattr(params["jaxpr"], "jaxpr", params["jaxpr"]).outvars
+        stacked = [v.aval for v in outputs[carried:]]
         order = range(length)[:: -1 if params["reverse"] else 1]
 
         def run(*args: Any) -> list[Any]:
