@@ -41,8 +41,8 @@ _MOST_ROWS = 10  # of a batch in a notebook
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, repr=False)
-class Solution:
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class Solution(_structure.Compared):
     """A calibrated parameter and the guarantee that it was certified to give.
 
     Attributes:

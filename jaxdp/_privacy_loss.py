@@ -27,6 +27,7 @@ from jaxdp import (
     _numerical,
     _privacy_loss_shown,
     _privacy_loss_table,
+    _structure,
     _x64,
 )
 from jaxdp import _privacy_loss_readings as readings
@@ -41,8 +42,8 @@ _DIRECTIONS = ("remove", "add")
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, repr=False)
-class PrivacyLoss:
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class PrivacyLoss(_structure.Compared):
     """A law of X = dP/dQ on a log-uniform grid, above or below that of a mechanism.
 
     Made by `privacy_loss`. "remove" reads the pair (P, Q) as it stands, "add" the pair (Q, P).

@@ -46,6 +46,24 @@ def key(value: Any) -> Hashable:
     return array.shape, array.tobytes()
 
 
+class Compared:
+    """Equal where classes and values are; where an entry is traced, the same object alone."""
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        try:
+            return key(self) == key(other)
+        except NoValueError:
+            return NotImplemented
+
+    def __hash__(self) -> int:
+        try:
+            return hash(key(self))
+        except TypeError:  # traced, or a field that cannot be hashed
+            return object.__hash__(self)
+
+
 def compact(value: Any) -> str:
     """A value in a few words: numbers to six digits, long arrays by their shape and range."""
     if isinstance(value, jax.core.Tracer):

@@ -60,7 +60,7 @@ def mechanism(cls: T) -> T:
     return cls
 
 
-class Mechanism(abc.ABC):
+class Mechanism(_structure.Compared, abc.ABC):
     """A randomised computation, by the law of its privacy loss: the base of all mechanisms.
 
     One of your own derives from `CustomMechanism`, or is an `AdditiveNoise`, a `LossDistribution`.
@@ -85,21 +85,6 @@ class Mechanism(abc.ABC):
 
     def _repr_html_(self) -> str:
         return _structure.nested(self)
-
-    def __eq__(self, other: object) -> bool:
-        """Equal classes and values; where a parameter is traced, the same object."""
-        if type(self) is not type(other):
-            return NotImplemented
-        try:
-            return _structure.key(self) == _structure.key(other)
-        except _structure.NoValueError:
-            return NotImplemented
-
-    def __hash__(self) -> int:
-        try:
-            return hash(_structure.key(self))
-        except TypeError:  # traced, or a field that cannot be hashed
-            return object.__hash__(self)
 
     @property
     def neighbours(self) -> str | None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _chunks, _orders, _queries, _x64
+from jaxdp import _checks, _chunks, _orders, _queries, _structure, _x64
 from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import Composed, Mechanism, Repeated, require_mechanism
 from jaxdp._methods import Method, Numerical, check_method
@@ -40,8 +40,8 @@ class _State:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class RenyiAccountant:
+@dataclasses.dataclass(frozen=True, eq=False)
+class RenyiAccountant(_structure.Compared):
     """Rényi moments spent so far, at fixed orders, for settings known only at run time.
 
     Attributes:
@@ -60,8 +60,8 @@ class RenyiAccountant:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class FixedAccountant:
+@dataclasses.dataclass(frozen=True, eq=False)
+class FixedAccountant(_structure.Compared):
     """A counter of steps through a schedule fixed beforehand, read by the numerical engine.
 
     Attributes:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _x64
+from jaxdp import _checks, _structure, _x64
 from jaxdp.training import _moments, _words
 from jaxdp.training._accountant import (
     RenyiAccountant,
@@ -41,8 +41,8 @@ _LARGEST_BUDGET = 1e30  # of epsilon: tables are kept in float32 words
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class PrivacyFilter:
+@dataclasses.dataclass(frozen=True, eq=False)
+class PrivacyFilter(_structure.Compared):
     """What a run has spent, and what it may spend, at each order.
 
     Attributes:

@@ -65,6 +65,14 @@ def test_reversal_trades_the_directions():
     assert other.reverse() == one
 
 
+def test_laws_are_equal_where_their_numbers_are():
+    """Breaks when arrays are compared as such: two laws are then neither equal nor unequal."""
+    one, again = law("upper"), jax.tree.map(lambda x: x + 0.0, law("upper"))
+    assert again == one
+    assert hash(again) == hash(one)
+    assert one not in (law("lower"), one.reverse(), 2 * one)
+
+
 def test_renyi_and_tradeoff():
     """Breaks when a moment or a line of the trade-off is read with the wrong measure."""
     np.testing.assert_allclose(
