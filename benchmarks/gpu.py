@@ -7,8 +7,8 @@ Each row is a warm call: microseconds a target on the device and on the CPU, wha
 is, how many rows are computed at a time, the peak of the device's memory so far. The answers of
 both are compared: they may differ by rounding only, and that is checked before a time is printed. A
 size that would take longer than the limit, by the size before, is left out. (A CPU's programs for
-256 rows and fewer are compiled quickly, and slower.) Without an accelerator both columns are the
-CPU's, which serves to try the program.
+256 rows and fewer are interpreted, or compiled quickly, and slower.) Without an accelerator both
+columns are the CPU's, which serves to try the program.
 
 The limit is the time of a program's transcendental functions and Fourier transforms alone, at the
 rates that the device reaches in programs of nothing else (measured first): additions and memory
@@ -26,7 +26,7 @@ import numpy as np
 
 import calibrate
 import jaxdp
-from jaxdp import _chunks
+from jaxdp import _chunks, _interpreter
 
 
 def sgd(sigma: Any) -> jaxdp.Mechanism:
@@ -84,7 +84,7 @@ TRANSCENDENTAL = {
 def work(jaxpr: Any) -> np.ndarray:
     """How many transcendental functions a program takes, and operations in transforms."""
     done = np.zeros(2)
-    for equation in jaxpr.eqns:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         name, shape = equation.primitive.name, equation.outvars[0].aval.shape
         if name in TRANSCENDENTAL:
             done[0] += np.prod(shape)
@@ -92,15 +92,9 @@ def work(jaxpr: Any) -> np.ndarray:
             size = float(equation.params["fft_lengths"][0])
             rows = np.prod(shape) / shape[-1]
             done[1] += 2.5 * rows * size * np.log2(size)
-        inner = sum((work(j) for j in programs(equation.params)), np.zeros(2))
+        inner = sum((work(j) for j in _interpreter.programs(equation.params)), np.zeros(2))
         done += inner * (equation.params["length"] if name == "scan" else 1)
     return done
-
-
-def programs(params: dict[str, Any]) -> list[Any]:
-    leaves = jax.tree.leaves(params, is_leaf=lambda x: hasattr(x, "eqns"))
-    found = [getattr(leaf, "jaxpr", leaf) for leaf in leaves]
-    return [program for program in found if hasattr(program, "eqns")]
 
 
 def rates(device: Any) -> np.ndarray:
@@ -116,7 +110,7 @@ def rates(device: Any) -> np.ndarray:
         return jnp.fft.rfft(jnp.arange(1.0, rows + 1.0)[:, None] * x)
 
     tasks = (jax.jit(exponentials), jax.jit(transforms))
-    done = [np.sum(work(jax.make_jaxpr(task)(points).jaxpr)) for task in tasks]
+    done = [np.sum(work(jax.make_jaxpr(task)(points))) for task in tasks]
     return np.array(done) / [warm(task, points)[0] for task in tasks]
 
 
@@ -142,7 +136,7 @@ def main() -> None:
         for name in options.only:
             function, build, tolerance = TASKS[name]
             some = jax.ShapeDtypeStruct((64,), np.float64)
-            least = np.sum(work(jax.make_jaxpr(function)(some).jaxpr) / most) / 64
+            least = np.sum(work(jax.make_jaxpr(function)(some)) / most) / 64
             last: dict[Any, tuple[float, int]] = {}  # seconds, size
             for size in sorted(options.sizes):
                 answers = {}

@@ -203,7 +203,7 @@ CASES = {
 def _programs(program):
     for equation in getattr(program, "jaxpr", program).eqns:
         yield equation.primitive.name
-        for inner in _cost._programs(equation.params):
+        for inner in _interpreter.programs(equation.params):
             yield from _programs(inner)
 
 

@@ -11,7 +11,7 @@ from jax.extend.core import Literal
 
 import calibrate
 import jaxdp
-from jaxdp import _devices
+from jaxdp import _devices, _interpreter
 
 PLATFORMS = ("cuda", "tpu")
 
@@ -75,10 +75,7 @@ def sequential(jaxpr):
 
 
 def _programs(params):
-    for leaf in jax.tree.leaves(params, is_leaf=lambda x: hasattr(x, "eqns")):
-        program = getattr(leaf, "jaxpr", leaf)
-        if hasattr(program, "eqns"):
-            yield program
+    return [getattr(p, "jaxpr", p) for p in _interpreter.programs(params)]
 
 
 def test_the_count_of_steps():

@@ -10,6 +10,6 @@ A traced program is translated once (`_code`) into instructions: functions of Nu
 """
 
 from jaxdp._interpreter._code import Code, TooLong, Unknown, translated
-from jaxdp._interpreter._cost import costs, is_accurate
+from jaxdp._interpreter._cost import costs, is_accurate, programs
 
-__all__ = ["Code", "TooLong", "Unknown", "costs", "is_accurate", "translated"]
+__all__ = ["Code", "TooLong", "Unknown", "costs", "is_accurate", "programs", "translated"]

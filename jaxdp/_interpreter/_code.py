@@ -140,7 +140,7 @@ class _Translator:
         name, params = equation.primitive.name, equation.params
         control = {"scan": self._scan, "while": self._while, "cond": self._cond}
         if name in control:
-            return _one(equation, control[name](params))
+            return _one(equation, control[name](equation))
         made = MAKERS[name](equation) if name in MAKERS else None
         if made is not None:
             return made
@@ -149,21 +149,20 @@ class _Translator:
                 return _one(equation, self.code(params[inner]))
         return _one(equation, _bound(equation))
 
-    def _scan(self, params: dict[str, Any]) -> Operation:
+    def _scan(self, equation: Any) -> Operation:
+        params = equation.params
         body = self.code(params["jaxpr"])
-        length = params["length"]
         if "num_consts" in params:
             consts, carried = params["num_consts"], params["num_carry"]
         else:  # from JAX 0.12 on
             consts, carried, _ = map(len, params["ft_in"].unpack())
-        outputs = getattr(params["jaxpr"], "jaxpr", params["jaxpr"]).outvars
-        stacked = [v.aval for v in outputs[carried:]]
-        order = range(length)[:: -1 if params["reverse"] else 1]
+        stacked = [v.aval for v in equation.outvars[carried:]]
+        order = range(params["length"])[:: -1 if params["reverse"] else 1]
 
         def run(*args: Any) -> list[Any]:
             shared, carry = args[:consts], args[consts : consts + carried]
             xs = args[consts + carried :]
-            ys = [np.empty((length, *a.shape), a.dtype) for a in stacked]
+            ys = [np.empty(a.shape, a.dtype) for a in stacked]
             for i in order:
                 found = body(*shared, *carry, *[x[i] for x in xs])
                 carry = found[:carried]
@@ -173,7 +172,8 @@ class _Translator:
 
         return run
 
-    def _while(self, params: dict[str, Any]) -> Operation:
+    def _while(self, equation: Any) -> Operation:
+        params = equation.params
         programs = params["cond_jaxpr"], params["body_jaxpr"]
         going, body = map(self.code, programs)
         turn = sum(costs(program)[0] for program in programs)
@@ -192,8 +192,8 @@ class _Translator:
 
         return run
 
-    def _cond(self, params: dict[str, Any]) -> Operation:
-        branches = [self.code(branch) for branch in params["branches"]]
+    def _cond(self, equation: Any) -> Operation:
+        branches = [self.code(branch) for branch in equation.params["branches"]]
 
         def run(index: Any, *args: Any) -> list[Any]:
             return branches[min(max(int(index), 0), len(branches) - 1)](*args)

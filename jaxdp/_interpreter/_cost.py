@@ -30,7 +30,7 @@ def _walk(
         name, params = equation.primitive.name, equation.params
         often = {"scan": params.get("length"), "while": turns}.get(name) or 1
         within = _INNER_TURNS if name == "while" else turns
-        inner = [_walk(p, within, known) for p in _programs(params)]
+        inner = [_walk(p, within, known) for p in programs(params)]
         written += 1 + sum(n for _, n in inner)
         if name == "cond":
             seconds += max((s for s, _ in inner), default=0.0)
@@ -42,7 +42,8 @@ def _walk(
     return seconds, written
 
 
-def _programs(params: dict[str, Any]) -> list[Any]:
+def programs(params: dict[str, Any]) -> list[Any]:
+    """The (closed) jaxprs among the parameters of an equation."""
     found = []
     for value in params.values():
         for one in value if isinstance(value, tuple | list) else (value,):

@@ -97,11 +97,10 @@ def fading(values: jax.Array, rate: jax.Array) -> jax.Array:
 
 def _by_blocks(values: jax.Array, rate: jax.Array | None, reverse: bool) -> jax.Array:
     size, block = values.shape[0], RUNNING_BLOCK
-    between = np.arange(block)[:, None] - np.arange(block)
-    before = jnp.asarray((between >= 0).astype(float))
-    share = 1.0
+    before, share = jnp.asarray(np.tri(block)), 1.0
     if rate is not None:
-        before *= jnp.exp(-rate * jnp.maximum(between, 0.0))
+        between = np.arange(block)[:, None] - np.arange(block)
+        before *= jnp.exp(-rate * np.maximum(between, 0))
         share = jnp.exp(-rate * np.arange(block, 0, -1))  # of the next block's sum, at each place
     blocks = jnp.pad(values, (0, -size % block)).reshape(-1, block)
     inside = blocks @ (before if reverse else before.T)
