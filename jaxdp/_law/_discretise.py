@@ -91,7 +91,7 @@ from jaxdp._law._halves import (
 from jaxdp._law._obstacle import bridged, relaxed
 from jaxdp._law._terms import Term
 
-_LARGEST_EXPONENT = 600.0
+_LARGEST_EXPONENT, _LARGEST_RATIO = 600.0, 80.0
 EMPTY = 1e-14
 _MUCH, _SHARE = 0.5, 1e-3  # of a curve, that E may not take; of a mass, next to nothing
 _ROUNDED = 2.0**-30  # of E, what rounding might take for it
@@ -307,7 +307,9 @@ def lower(
     next to the last node moves down to it (an atom at the high end, where `align` left it); what is
     beyond is cut: it may be much of the tilted law, and where all of that is, it only widens
     windows. Masses are held in linear scale, in units that put 1 where the tilted law has its bulk.
-    What would overflow there (Q-masses far below the bulk) is cut, which only lowers the law.
+    What would overflow there, or its curve, is a measure of its own, which may be lowered by itself
+    (curves add up): its P-masses move down to nodes. (That is lower, as e (1 - a / x)_+ increases
+    with x; more is lost by moving Q-masses.)
     """
     width = nodes[1:] - nodes[:-1]
     width = jnp.where(width > _SAME * jnp.abs(nodes[1:]), width, 0.0)
@@ -320,28 +322,58 @@ def lower(
     lead = jnp.min(jnp.where(width > 0.0, count(width.shape[0]), jnp.int32(width.shape[0])))
     stop = stop.at[0].set(stop[lead])
     whole = cells(term, start, stop, jnp.concatenate([nodes, nodes[-1:]]), -1)
-    top = whole.log_q[-1]
-    about = _led(Cells(*(x[:-1] for x in whole)), lead)
+    about, top = _led(Cells(*(x[:-1] for x in whole)), lead), Cells(*(x[-1] for x in whole))
     tilt = 1.0 + theta
-    exponent = about.log_q + tilt * nodes
-    best = jnp.max(exponent)
+    relative = nodes - centre
+    held = (relative > -_LARGEST_EXPONENT) & (relative < _LARGEST_RATIO)
+    far = ~(held & _beside(held, -1) & _beside(held, 1))
+    exponent = jnp.where(far, -jnp.inf, about.log_q + tilt * nodes)
+    moved, at_top = _moved_down(about, top, nodes, width, theta)
+    moved, at_top = jnp.where(far, moved, -jnp.inf), jnp.where(held[-1], -jnp.inf, at_top)
+    best = jnp.maximum(jnp.max(jnp.maximum(exponent, moved)), at_top)
     best = lax.stop_gradient(jnp.where(jnp.isfinite(best), best, 0.0))
     unit = best - tilt * centre
 
     def scaled(log_q: jax.Array) -> jax.Array:
         return exp_log(jnp.minimum(log_q - unit, _LARGEST_EXPONENT))
 
-    halves = beside_nodes(scaled(about.log_q), about.offset, width)
+    halves = beside_nodes(jnp.where(far, 0.0, scaled(about.log_q)), about.offset, width)
     heavy, no = exponent > best + jnp.log(EMPTY), jnp.zeros((1,), bool)
     in_cell = (heavy & (about.offset >= 0.0))[:-1] | (heavy & (about.offset < 0.0))[1:]
     empty = ~(heavy | jnp.concatenate([in_cell, no]) | jnp.concatenate([no, in_cell]))
-    relative = nodes - centre
-    measure = lower_measure(
-        halves, width, jnp.exp(jnp.clip(relative, -_LARGEST_EXPONENT, 80.0)), scaled(top), empty
-    )
-    usable = (relative > -_LARGEST_EXPONENT) & (relative < 80.0)
-    weight_exponent = jnp.where(usable, jnp.minimum(tilt * relative, _LARGEST_EXPONENT), -jnp.inf)
+    ratio = jnp.exp(jnp.clip(relative, -_LARGEST_EXPONENT, _LARGEST_RATIO))
+    near = jnp.where(held[:-1] & held[1:], width, 0.0)
+    above = jnp.where(held[-1], scaled(top.log_q), 0.0)
+    measure = lower_measure(halves, near, ratio, above, empty)
+    weight_exponent = jnp.where(held, jnp.minimum(tilt * relative, _LARGEST_EXPONENT), -jnp.inf)
     weights = measure * exp_log(weight_exponent)
+    back = about.offset < 0.0
+    moved = exp_log(moved - best)
+    weights += jnp.where(back, 0.0, moved)
+    weights += jnp.concatenate([jnp.where(back, moved, 0.0)[1:], exp_log(at_top - best)[None]])
     total = jnp.maximum(jnp.sum(weights), 1e-300)
     log_norm = jnp.log(total) + best
     return weights / total, log_norm - _allowances.exponent(best, log_norm)
+
+
+def _beside(values: jax.Array, side: int) -> jax.Array:
+    """The next value on that side; at the end the value itself."""
+    parts = (values[:1], values[:-1]) if side < 0 else (values[1:], values[-1:])
+    return jnp.concatenate(parts)
+
+
+def _moved_down(
+    about: Cells, top: Cells, nodes: jax.Array, width: jax.Array, theta: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Log tilted weights of the masses, and of the top's, each at the node before it.
+
+    (A node at the place of the one after it is not below that one's atom.)
+    """
+    back = about.offset < 0.0
+    some = ~back | (jnp.concatenate([jnp.zeros((1,)), width]) > 0.0)
+    place = theta * jnp.where(back, _beside(nodes, -1), nodes), theta * nodes[-1]
+
+    def weight(log_p: jax.Array, place: jax.Array) -> jax.Array:
+        return log_p + place - _allowances.exponent(log_p, place)
+
+    return jnp.where(some, weight(about.log_p, place[0]), -jnp.inf), weight(top.log_p, place[1])

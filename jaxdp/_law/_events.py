@@ -1,8 +1,10 @@
 """What single events show from below, whatever the lattice: delta >= P(E) - e^epsilon Q(E).
 
-Two kinds are asked besides the law: that all steps have their largest losses, and that some step
-has a loss above a threshold. The second is nearly all there is where losses that count are rare:
-where tiny samples run for few steps, and rounding in the transform is more than delta.
+Two kinds are asked besides the law: that every step has a loss above one of its own, and that some
+step has a loss above a threshold. The first is nearly all there is where nearly all of a step's
+losses are next to the largest (adding a record that a sample shows clearly), the second
+where losses that count are rare: where tiny samples run for few steps, and rounding in the
+transform is more than delta.
 
 An event is held as log P(E) and a loss l <= log P(E) / Q(E): delta >= P(E) (1 - e^{epsilon - l}).
 """
@@ -17,66 +19,71 @@ from jax import lax
 from jaxdp._divergences import log_add
 from jaxdp._law import _allowances
 from jaxdp._law._grid import nudge
+from jaxdp._law._plan import Plan
 from jaxdp._law._terms import Term, Terms
 from jaxdp._special import log1mexp, log1p
 
 # Thresholds, in epsilons: with epsilon itself the event shows most, and near by nearly as much.
 _THRESHOLDS = np.geomspace(0.5, 1.1, 32)
+# Thresholds of every step lie below the mean of its tilted law by such shares of it.
+_SHARES = 0.5 ** np.arange(1.0, 9.0)
 _ROUNDED = 2.0**-44  # of a logarithm, and of 1: some hundred u
 
 Read = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 
-def with_events(
-    terms: Terms, bound: jax.Array, side: int, about: jax.Array, read: Read
-) -> jax.Array:
+def with_events(terms: Terms, bound: jax.Array, side: int, plan: Plan, read: Read) -> jax.Array:
     """The bound below, or what an event shows if that is more; the bound above as it is.
 
-    `about` is the epsilon that is asked for, or an estimate of it; `read(loss, log_p)` says whether
-    an event shows anything, and what.
+    The plan's epsilon is the one that is asked for, or an estimate of it; `read(loss, log_p)` says
+    whether an event shows anything, and what.
     """
-    single = tuple(term for term in terms if isinstance(term, Term))
+    single = [(t, s) for t, s in zip(terms, plan.steps, strict=True) if isinstance(t, Term)]
     if side > 0 or len(single) < len(terms):
         return bound
-    ends = all(term.bounded for term in single)
-    thresholds = lax.stop_gradient(about) * jnp.asarray(_THRESHOLDS)
+    thresholds = lax.stop_gradient(plan.epsilon) * jnp.asarray(_THRESHOLDS)
     tails, tops = [], []
-    for term in single:  # (both kinds by one call, which is long to compile)
-        top = _threshold_of_end(term) if ends else jnp.zeros((0,))
-        at = jnp.concatenate([thresholds, top])
+    for term, step in single:  # (both kinds by one call, which is long to compile)
+        own = _thresholds_of_step(term, step.centre)
+        at = jnp.concatenate([thresholds, own])
         q, p = term.masses(at, jnp.full_like(at, jnp.inf))
         allowance = _allowances.masses(q, p) + term.mass_error
         q, p = q + allowance, p - allowance
         tails.append((q[: thresholds.size], p[: thresholds.size]))
-        tops.append((top, p[thresholds.size :]))
-    events = [_some_step(single, tails)] + ([_all_steps(single, tops)] if ends else [])
+        tops.append((own, q[thresholds.size :], p[thresholds.size :]))
+    used = [term for term, _ in single]
+    events = _some_step(used, tails), _every_step(used, tops)
     inside, value = read(*(jnp.concatenate(x) for x in zip(*events, strict=True)))
     return jnp.fmax(bound, jnp.max(jnp.where(inside, value, -jnp.inf)))
 
 
-Masses = list[tuple[jax.Array, jax.Array]]  # of every term
+Masses = list[tuple[jax.Array, ...]]  # of every term
 
 
-def _threshold_of_end(term: Term) -> jax.Array:
-    """Just below the largest loss, 0 where there is none: (1,)."""
+def _thresholds_of_step(term: Term, centre: jax.Array) -> jax.Array:
+    """Below the tilted law's mean, and just below the largest loss or, if there is none, at it."""
+    centre = lax.stop_gradient(centre)
     low, high = (jnp.asarray(end, jnp.float64) for end in term.support)
-    some = jnp.isfinite(high)
-    return jnp.where(some, high - 2.0 * nudge((low, high), jnp.zeros(())), 0.0)[None]
+    top = high - 2.0 * nudge((low, high), jnp.zeros(()))
+    last = jnp.where(jnp.isfinite(high), top, centre)
+    return jnp.append(centre - jnp.abs(centre) * jnp.asarray(_SHARES), last)
 
 
-def _all_steps(terms: tuple[Term, ...], tops: Masses) -> tuple[jax.Array, jax.Array]:
-    """That all steps have their largest losses; -inf where a term may have none."""
-    loss = log_p = jnp.zeros((1,))
-    for term, (start, mass) in zip(terms, tops, strict=True):
+def _every_step(terms: list[Term], tops: Masses) -> tuple[jax.Array, jax.Array]:
+    """That every step has a loss above its threshold, at each of them."""
+    loss = size = log_p = jnp.float64(0.0)
+    for term, (start, q, p) in zip(terms, tops, strict=True):
         count = jnp.asarray(term.count, jnp.float64)
-        some, used = jnp.isfinite(jnp.asarray(term.support[1], jnp.float64)), count > 0.0
-        loss += jnp.where(used & some, count * start, 0.0)
-        known = jnp.where(some & (mass > -jnp.inf), mass, 0.0)
+        some, used = (p > -jnp.inf) & (q > -jnp.inf), count > 0.0
+        known = jnp.where(some, p, 0.0)
+        each = jnp.where(some, jnp.maximum(start, known - jnp.where(some, q, 0.0)), start)
+        each = jnp.where(used, count * each, 0.0)
+        loss, size = loss + each, size + jnp.abs(each)
         log_p += jnp.where(used, jnp.where(known < 0.0, count * known, -jnp.inf), 0.0)
-    return loss - 2.0**-46 * jnp.abs(loss), log_p - 2.0**-46 * (1.0 - log_p)
+    return loss - 2.0**-46 * size, log_p - 2.0**-46 * (1.0 - log_p)
 
 
-def _some_step(terms: tuple[Term, ...], tails: Masses) -> tuple[jax.Array, jax.Array]:
+def _some_step(terms: list[Term], tails: Masses) -> tuple[jax.Array, jax.Array]:
     """That some step has a loss above the threshold, at each of them.
 
     Q(E) is at most the sum over the steps (of at least one; less of a step is not asked).

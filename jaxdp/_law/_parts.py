@@ -141,19 +141,22 @@ def coarsen(
     exponent = jnp.clip((1.0 + theta) * relative, -600.0, 600.0)
     unit = jnp.exp(-exponent)
     mass, rise = mass.reshape(size, 2), rise.reshape(size, 2)
-    # What is beyond the range of a double is dropped, which is lower.
-    mass = jnp.where((jnp.abs(exponent) < 600.0)[:, None], mass, 0.0)
     tilted = mass[:, 0] + mass[:, 1]
+    # What is beyond the range of a double is a measure of its own: its P-mass moves down to nodes.
+    held = jnp.abs(exponent) < 600.0
+    inside = jnp.append(held[:-1] & held[1:], False)
+    apart = jnp.where(inside, 0.0, jnp.sum(mass * (1.0 + rise), axis=1))
+    apart *= 1.0 - _allowances.cell_sums(size)
+    mass, tilted = jnp.where(inside[:, None], mass, 0.0), jnp.where(inside, tilted, 0.0)
     quiet = tilted < _discretise.EMPTY
     node_quiet = quiet & jnp.concatenate([jnp.ones((1,), bool), quiet[:-1]])
     halves = _discretise.HalfCells(
         mass[:-1, 0] * unit[:-1], mass[:-1, 1] * unit[:-1], rise[:-1, 0], rise[:-1, 1]
     )
-    width = jnp.full((size - 1,), spacing)
+    width = jnp.where(inside[:-1], spacing, 0.0)
     ratio = jnp.exp(jnp.clip(relative, -600.0, 600.0))
-    top = tilted[-1] * unit[-1]
-    measure = _discretise.lower_measure(halves, width, ratio, top, node_quiet)
-    return measure * jnp.exp(exponent)
+    measure = _discretise.lower_measure(halves, width, ratio, jnp.float64(0.0), node_quiet)
+    return measure * jnp.exp(exponent) + apart
 
 
 class _Fine(NamedTuple):

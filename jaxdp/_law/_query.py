@@ -249,7 +249,7 @@ def log_delta_bounds(
 
     def bound(terms: Terms, chosen: Plan, flip: jax.Array, side: int) -> jax.Array:
         value = _log_delta(compose(terms, chosen, size, side), distance, side)
-        value = with_events(terms, value, side, distance, delta_at(distance))
+        value = with_events(terms, value, side, chosen, delta_at(distance))
         ends_of = _of(ends, flip ^ mirrored)
         return reflected(epsilon, cap_log_deltas((value,), (side,), distance, ends_of)[0], side)
 
@@ -340,7 +340,7 @@ def epsilon_bounds(
     def bound(terms: Terms, chosen: Plan, flip: jax.Array, side: int) -> jax.Array:
         law = compose(terms, chosen, size, side)
         value = _epsilon(law, log_delta, chosen.epsilon, side)
-        value = with_events(terms, value, side, chosen.epsilon, epsilon_at(log_delta))
+        value = with_events(terms, value, side, chosen, epsilon_at(log_delta))
         return cap_epsilons((value,), (side,), log_delta, _of(ends, flip))[0]
 
     def choose(terms: Terms) -> Plan:
