@@ -84,8 +84,9 @@ def _log_sums(weights: jax.Array, exponent: jax.Array) -> jax.Array:
     """log sum w e^exponent over the last axis."""
     top = jnp.max(jnp.where(weights > 0.0, exponent, -jnp.inf), axis=-1)
     top = lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
-    scaled = jnp.exp(jnp.minimum(exponent - top[..., None], 0.0))
-    return top + jnp.log(jnp.sum(weights * scaled, axis=-1))
+    top = top[..., None]  # (which may be one of them: a minimum would have half a derivative)
+    scaled = jnp.exp(jnp.where(exponent <= top, exponent - top, 0.0))
+    return top[..., 0] + jnp.log(jnp.sum(weights * scaled, axis=-1))
 
 
 def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: Sign, side: int) -> Total:

@@ -65,7 +65,7 @@ def coarse(term: Term) -> Coarse:
     # Empty cells keep a place, so that x increases.
     loss = jnp.where(some, log_p - log_q, jnp.where(jnp.isfinite(lo), lo, hi))
     # Rounding must not put an atom beyond the support, where it would be cut off.
-    x = jnp.clip(jnp.exp(jnp.clip(loss, -345.0, 345.0)), *support(term))
+    x = jnp.clip(jnp.exp(jnp.clip(loss, -345.0, 345.0)), *lax.stop_gradient(support(term)))
     p = jnp.where(some, jnp.exp(log_p), 0.0)
     revealed = lax.stop_gradient(jnp.asarray(term.log_tau_q, jnp.float64))
     atoms = Atoms(

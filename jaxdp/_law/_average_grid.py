@@ -106,8 +106,12 @@ def _cells(term: Term, lo: jax.Array, hi: jax.Array, up: int) -> tuple[jax.Array
 
 
 def support(term: Term) -> tuple[jax.Array, jax.Array]:
-    """The smallest and largest finite X: 0 and infinity where the loss is unbounded."""
-    low, high = (lax.stop_gradient(jnp.asarray(s, jnp.float64)) for s in term.support)
+    """The smallest and largest finite X: 0 and infinity where the loss is unbounded.
+
+    Lattices move with them, and so with what are atoms there: spread over nodes that stay, they
+    would have a derivative where the law of a sum has no mass, and what is read of it is rounding.
+    """
+    low, high = (jnp.asarray(s, jnp.float64) for s in term.support)
     revealed = jnp.asarray(term.log_tau_q, jnp.float64) > -jnp.inf
     return jnp.where(revealed, 0.0, exp_log(low)), jnp.exp(jnp.minimum(high, 700.0))
 

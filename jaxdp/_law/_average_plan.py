@@ -153,7 +153,7 @@ def plan(
     limit = jnp.float64(jnp.inf) if limit is None else lax.stop_gradient(limit)
     atoms = Atoms(jnp.where(atoms.x <= limit, atoms.log_q, -jnp.inf), atoms.x)
     log_delta = None if log_delta is None else within_reach(atoms, steps, log_delta, s)
-    low, high = support(term)
+    low, high = lax.stop_gradient(support(term))
     high = jnp.minimum(high, limit)
     largest = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
     largest = jnp.minimum(high, 1.05 * largest)

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdp import _lanes
+from jaxdp._divergences import log_add
 from jaxdp._law import _allowances
 from jaxdp._law._family import family_product, log_through
 from jaxdp._law._grid import between, dividing
@@ -51,6 +52,8 @@ from jaxdp._law._symbols import (
     wrap,
 )
 from jaxdp._law._terms import Family, Term, Terms, of_each
+
+_RARE = -650.0  # a mass of e^that or less is kept as its logarithm
 
 
 class Composed(NamedTuple):
@@ -104,14 +107,16 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     frame = Frame(spacing, plan.chernoff, theta, side, size)
     log_scale = start = stray = shift = through = steps = jnp.float64(0.0)
     factors = log_mgf = jnp.zeros((2,), jnp.float64)
-    waves = []
+    waves, beyond = [], [jnp.float64(-jnp.inf)]
     counts = [jnp.asarray(term.count, jnp.float64) for term in single_terms]
     powers = _lanes.each(
         lambda one, step, count: parts(one, step, count, frame),
         list(zip(ones, single_steps, counts, strict=True)),
     )
     for term, one, count, factored in zip(single_terms, ones, counts, powers, strict=True):
-        through += count * log_through(term, one.top)
+        far = one.top < _RARE
+        through += count * log_through(term, jnp.where(far, -jnp.inf, one.top))
+        beyond.append(_some_beyond(jnp.where(far, one.top, -jnp.inf), count))
         span = jnp.abs(one.lattice.centre) + size * one.lattice.spacing
         shift += _allowances.positions(count, span + size * spacing)
         steps += count
@@ -136,6 +141,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     # Each step's K and cumulants are logarithms of sums over its points.
     log_scale += side * lax.stop_gradient(64.0 * _allowances.UNIT * steps)
     log_mgf += lax.stop_gradient(_allowances.pairwise_sums(size) * steps)
+    number = len(plain) + sum(t.number for t in terms if isinstance(t, Family))
     wave = functools.reduce(jnp.multiply, waves)
     first = jnp.floor((low - start) / spacing) - 2.0
     weights = jnp.fft.irfft(wave, size)[wrap(count_up(size) + first, size)]
@@ -150,12 +156,20 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         spacing,
         weights,
         log_scale,
-        _log_tau(through, side, len(plain) + sum(t.number for t in terms if isinstance(t, Family))),
+        log_add(_log_tau(through, side, number), *beyond),
         lax.stop_gradient(shift),
         jnp.expm1(stray) + rounding,
         lost,
         (log_mgf[1] + plan.chernoff[1] * start, plan.chernoff[1]),
     )
+
+
+def _some_beyond(top: jax.Array, count: jax.Array) -> jax.Array:
+    """log of at least the chance that one of so many steps is where a mass of e^top is."""
+    steps = jnp.where(count > 0.0, count, 1.0)
+    value = jnp.where((count > 0.0) & (top > -jnp.inf), top, 0.0) + jnp.log(steps)
+    value += _allowances.exponent(value, 8.0)
+    return jnp.where((count > 0.0) & (top > -jnp.inf), value, -jnp.inf)
 
 
 def _log_tau(through: jax.Array, side: int, number: int) -> jax.Array:

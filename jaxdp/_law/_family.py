@@ -22,6 +22,8 @@ from jaxdp._law._symbols import Frame, factors, log_of
 from jaxdp._law._terms import Family, Term
 from jaxdp._special import log1p
 
+_LEAST_TOP = -708.0  # what is less than e^that would underflow
+
 
 class Product(NamedTuple):
     """What a product of powers amounts to, in logarithms: see `_compose.compose`."""
@@ -37,7 +39,11 @@ class Product(NamedTuple):
 
 
 def log_through(term: Term, top: jax.Array) -> jax.Array:
-    """log of the P-mass at finite losses, of one step."""
+    """log of the P-mass at finite losses, of one step; e^top is at losses that count as infinite.
+
+    (A mass that would underflow counts as more than it is, not as nothing.)
+    """
+    top = jnp.where(top > -jnp.inf, jnp.maximum(top, _LEAST_TOP), -jnp.inf)
     tau = jnp.exp(jnp.asarray(term.log_tau_p, jnp.float64)) + jnp.exp(top)
     return log1p(-jnp.minimum(tau, 1.0 - 1e-16))
 

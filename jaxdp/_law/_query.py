@@ -127,16 +127,13 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     target = jnp.exp(jnp.clip(jnp.where(reachable, target, 0.0), -700.0, 700.0))
     target *= 1.0 - side * max(2.0**-36, _allowances.running_sums(size))
     count = jnp.arange(size, dtype=jnp.int32)
-    over = bound > target
-    if side < 0:  # nor is what is taken off less than it is
-        over &= -theta * at <= _LARGEST_EXPONENT
+    if side > 0:  # (what overflows is nothing that meets a target)
+        over = ~(bound <= target)
+    else:  # nor is what is taken off less than it is
+        over = (bound > target) & (-theta * at <= _LARGEST_EXPONENT)
     # The first point where the bound is met from there on.
-    if side > 0:
-        k = jnp.sum(over.astype(jnp.int32))
-        reachable &= k < size
-    else:
-        k = 1 + jnp.max(jnp.where(over, count, -1))
-        reachable &= k > 0
+    k = 1 + jnp.max(jnp.where(over, count, -1))
+    reachable &= k < size if side > 0 else k > 0
     here, before = count == k, count == k - 1
     change = jnp.where(before, bound, 0.0) - jnp.where(here, bound, 0.0)
     picked = jnp.stack([jnp.where(here, bound, 0.0), change, jnp.where(here, q * ratio, 0.0)])

@@ -110,7 +110,7 @@ def convolved(sigma, q, steps, target, points=2**20):
 
 
 def test_little_noise_has_bounds_from_both_sides():
-    """Breaks where the bound below is 0: one step loses more than a double holds beside the bulk."""
+    """Breaks where a step loses more than a double holds beside its bulk: the bound below was 0."""
     sigma, q, steps, target = np.array([0.2, 0.1, 0.07, 0.05, 0.03]), 0.02, 50, 1e-9
     m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), steps)
     low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, target, direction="remove"))
@@ -126,3 +126,23 @@ def test_little_noise_has_bounds_from_both_sides():
     assert np.all(low <= largest - 0.999 * target)
     both = jaxdp.epsilon_bounds(m, target)
     assert np.all(np.asarray(both[0]) > 0.99 * np.asarray(both[1]))
+
+
+def test_a_target_that_no_lattice_shows_is_no_small_epsilon():
+    """Breaks when points where the bound overflows count as points where it is met: it was 0."""
+    pair = jaxdp.FinitePair([2.3849430313277592e-40, 1.0], [0.8708845469655043, 0.1291154530344957])
+    m = jaxdp.Repeated(pair, 5)
+    largest = 5 * (np.log(0.8708845469655043) - np.log(2.3849430313277592e-40))
+    for direction in ("add", "both"):
+        low, high = jaxdp.epsilon_bounds(m, 5.019206712004771e-229, direction=direction)
+        assert low == pytest.approx(largest, rel=1e-9)
+        assert high == pytest.approx(largest, rel=1e-9)
+
+
+def test_a_mass_that_underflows_is_not_nothing():
+    """Breaks when what counts as infinite is less than a double, and so 0: the bound was -4e11."""
+    m = jaxdp.PoissonSampled(jaxdp.Gaussian(2.0, 0.5), 1e-15)
+    for epsilon in (1e-15, 0.01, 0.5, 2.0):
+        exact = jaxdp.log_delta(m, epsilon, direction="remove")
+        bound = jaxdp.log_delta(m, epsilon, direction="remove", method=jaxdp.Numerical())
+        assert exact <= bound < -30.0
