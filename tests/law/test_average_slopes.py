@@ -1,4 +1,4 @@
-"""Derivatives of averages of steps whose laws have atoms: the lattice moves with those at its ends."""
+"""Derivatives of averages of steps with atoms: a lattice moves with those at its ends."""
 
 import jax
 import jax.numpy as jnp
