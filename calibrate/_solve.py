@@ -261,11 +261,12 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     # y = sign * log(value) rises with privacy
     sign = jnp.where(slope > 0.0, -1.0, 1.0)
     end = jnp.where(sign > 0.0, a, b)  # the least noisy end
-    at_end = jnp.zeros((), bool)
-    excess_at_end = jnp.zeros(())
+    excess_at_end: jax.Array | None = None
     if bounded:
         excess_at_end = excess(end, *constants)
         at_end = (usable | met) & (excess_at_end <= 0.0)
+    else:  # seldom: so it is enough that it seems so, and the search begins there
+        at_end = (usable | met) & (cheap(end, by="fine") <= 0.0)
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
     tolerance, parts, floor = _TOLERANCE, None, -jnp.inf
     confirm: Callable[[jax.Array], jax.Array] | None = None
@@ -288,7 +289,8 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
             return epsilon_excess(m, *constants[0], direction, method)
 
         confirm = check
-        # the search is to look at the least noisy end too, where that meets the target
+    looks = confirm is not None or excess_at_end is None
+    if looks:  # the search looks at the least noisy end too, where that meets the target
         begin = jnp.where(at_end, sign * end, begin)
         floor = jnp.where(at_end, sign * end - 0.5 * tolerance, -jnp.inf)
     root, excess_at_root = _roots.safe_root_and_value(
@@ -302,14 +304,15 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         confirm,
         lanes,
     )
-    if confirm is not None:
+    if looks:
         at_end = at_end & (root <= sign * end)
     inside = jnp.isfinite(root) & (sign * root >= a) & (sign * root <= b)
     status = _status(valid, at_end, inside)
     solved = (status == Status.SOLVED) | (status == Status.SLACK)
     log_value = jnp.where(at_end, end, sign * jnp.where(inside, root, 0.0))
     value = jnp.where(solved, jnp.exp(log_value), jnp.nan)
-    found = jnp.where(at_end, excess_at_end, excess_at_root)
+    at = excess_at_root if excess_at_end is None else excess_at_end
+    found = jnp.where(at_end, at, excess_at_root)
     achieved = jnp.where(solved, delta_of_excess(found, delta, chosen), jnp.nan)
     falls = jnp.where(sign < 0.0, 1.0, 0.0)
     return value, value, falls, epsilon, achieved, status.astype(jnp.float64)

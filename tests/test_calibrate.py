@@ -221,6 +221,28 @@ def test_slack_bracket():
     assert got.message != calibrate.Status.SOLVED.message
 
 
+@pytest.mark.parametrize("noise", [jaxdp.Gaussian, jaxdp.Laplace])
+def test_no_noise_is_needed_where_delta_covers_being_sampled(noise):
+    """Breaks when a target that every value meets is called infeasible."""
+    q, delta = 1e-6, np.array([4.3e-5, 2e-6, 1.0001e-6, 9.9e-7])
+    got = calibrate.solve(
+        lambda s: jaxdp.PoissonSampled(noise(s), q),
+        epsilon=np.array([2.5, 26.4, 0.1, 0.5]),
+        delta=delta,
+    )
+    slack, solved = int(calibrate.Status.SLACK), int(calibrate.Status.SOLVED)
+    assert np.asarray(got.status).tolist() == [slack, slack, slack, solved]
+    assert np.all(np.asarray(got.delta) <= delta)
+    assert np.all(np.asarray(got.value)[:3] < 1e-12)
+    assert got.value[3] > 1e-3
+    # Without a closed form, bounds of next to no noise say nothing; of little noise they do.
+    got = calibrate.solve(
+        lambda s: jaxdp.Repeated(jaxdp.PoissonSampled(noise(s), q), 2.0), epsilon=0.5, delta=1e-3
+    )
+    assert int(got.status) in (slack, solved)
+    assert 0.0 < got.value < 0.01
+
+
 def test_bracket_around_the_root():
     """Breaks when a bracket changes the answer it holds."""
     got = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5, bracket=(3.7, 3.8))

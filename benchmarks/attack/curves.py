@@ -64,6 +64,10 @@ class Gaussian(Law):
         """alpha mu^2 / 2."""
         return alpha * self.mu**2 / 2
 
+    def bends(self):
+        """Some deviations about the mean losses."""
+        return [self.mu * k for k in (-40, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 40)]
+
     def tradeoff(self, fpr):
         """Phi(Phi^-1(1 - fpr) - mu)."""
         if fpr in (0, 1):
@@ -128,7 +132,7 @@ class Laplace(Law):
         def integrand(loss):
             return mp.exp((loss - x) / 2) / 4 * other.h(a * mp.exp(-loss), reverse)
 
-        kinks = [mp.log(a) - end for end in other.ends()] if a > 0 else []
+        kinks = [mp.log(a) - bend for bend in other.bends()] if a > 0 else []
         points = [-x, x, ZERO, *(k for k in kinks if -x < k < x)]
         edges = other.h(a * mp.exp(-x), reverse) / 2
         edges += mp.exp(-x) / 2 * other.h(a * mp.exp(x), reverse)

@@ -52,6 +52,10 @@ class Law:
         """Losses at which the curve has kinks, for special points."""
         return []
 
+    def bends(self) -> list[mpf]:
+        """Losses between which the curve is smooth on their own scale, for quadratures."""
+        return self.ends()
+
 
 class Pair(Law):
     """Two vectors of masses."""
@@ -157,6 +161,12 @@ class Sampled(Law):
             return b * self.law.h(a * q / b, True) if b > 0 else ZERO
         c = (a - 1 + q) / q
         return q * self.law.h(c, False) if c > 0 else 1 - a
+
+    def bends(self):
+        """Those of the step, and what is left of a loss of -infinity."""
+        losses = [mp.log(1 - self.q + self.q * mp.exp(b)) for b in self.law.bends()]
+        losses += [mp.log(1 - self.q)] if self.q < 1 else []
+        return [*losses, *(-x for x in losses)]
 
     def infinite(self, reverse):
         """Of remove, q times the step's; of add it survives where q = 1 only."""
