@@ -168,8 +168,20 @@ def _log_integral(rise, power, c, excess, drop, needed):
 def _log_integral_rule(primals, tangents):
     """Slopes are means of the integrand's own: four sums, however many tangents there are."""
     *primals, _ = primals
-    v, weights, top = _weighted_nodes(*primals)
-    power, c, excess = (x[..., None] for x in primals[1:4])
+    shape, size = primals[0].shape, primals[0].size
+    if size > _BLOCK:  # a block at a time: nodes of all would take gigabytes in a batch
+        flat = [jnp.pad(x.reshape(-1), (0, -size % _BLOCK), mode="edge") for x in primals]
+        found = jax.lax.map(_value_and_slopes, jnp.stack([x.reshape(-1, _BLOCK) for x in flat], 1))
+        value, *slopes = (x.reshape(-1)[:size].reshape(shape) for x in found)
+    else:
+        value, *slopes = _value_and_slopes(primals)
+    moved = (*tangents[:3], tangents[4])
+    return value, sum(slope * dx for slope, dx in zip(slopes, moved, strict=True))
+
+
+def _value_and_slopes(parameters):
+    v, weights, top = _weighted_nodes(*parameters)
+    power, c, excess = (x[..., None] for x in parameters[1:4])
     total = jnp.sum(weights, axis=-1)
 
     def mean(values):
@@ -177,10 +189,8 @@ def _log_integral_rule(primals, tangents):
 
     t = jnp.exp(v)
     ratio, log_one = _logs(t, c, excess)
-    slopes = (mean(v), mean(ratio), mean(power * (t / (1.0 + c * t))), -mean(log_one))
-    moved = (*tangents[:3], tangents[4])
-    tangent = sum(slope * dx for slope, dx in zip(slopes, moved, strict=True))
-    return jnp.log(total) + top, tangent
+    slopes = mean(v), mean(ratio), mean(power * (t / (1.0 + c * t))), -mean(log_one)
+    return jnp.log(total) + top, *slopes
 
 
 def _window(rise, power, c, excess, drop):
