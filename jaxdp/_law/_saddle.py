@@ -357,7 +357,8 @@ def estimate(
         rare = jnp.maximum(jnp.log(alone), 2.0 * scale)
     levels = jnp.concatenate([scale + _SMALL_LEVELS, jnp.minimum(rare, scale) * _LARGE_LEVELS])
     rows = atoms.count.shape[0]
-    best = jnp.min(each_of(lambda level: _one_cut(atoms, level, epsilon, scale), levels, rows))
+    found = each_of(lambda level: _one_cut(atoms, level, epsilon, scale), levels, rows)
+    best = jnp.nanmin(found)  # (all of a law that mostly fails may lie beyond a cut)
     if epsilon is None:
         return best, log_delta
     far = ~(best > _LEAST_LOG_DELTA)

@@ -146,3 +146,22 @@ def test_a_mass_that_underflows_is_not_nothing():
         exact = jaxdp.log_delta(m, epsilon, direction="remove")
         bound = jaxdp.log_delta(m, epsilon, direction="remove", method=jaxdp.Numerical())
         assert exact <= bound < -30.0
+
+
+@pytest.mark.parametrize("failure", [0.1, 0.7, 0.99])
+def test_a_law_that_mostly_fails_is_planned_by_the_rest(failure):
+    """Breaks when nothing is left before a cut and that spoils the estimate: the bound was 1."""
+    likely, rare = 0.229, 1e-6
+    pair = jaxdp.FinitePair([rare, 1.0 - rare], [likely, 1.0 - likely])
+    m = jaxdp.Composed([jaxdp.ApproximateDP(1.0, failure), pair])
+    epsilon = np.array([0.0, 0.5, 2.0, 5.0])
+    low, high = (np.asarray(x) for x in jaxdp.delta_bounds(m, epsilon, direction="add"))
+    left = (1.0 - failure) / (1.0 + np.exp(-1.0)) * np.array([1.0, np.exp(-1.0)])
+    second = np.log([likely / rare, (1.0 - likely) / (1.0 - rare)])
+    loss = np.array([1.0, -1.0])[:, None] + second
+    mass = left[:, None] * np.array([likely, 1.0 - likely])
+    gain = mass * -np.expm1(np.minimum(epsilon[:, None, None] - loss, 0.0))
+    truth = failure + gain.sum(axis=(1, 2))
+    assert np.all(low <= truth * (1.0 + 1e-12))
+    assert np.all(truth <= high * (1.0 + 1e-12))
+    assert np.all(high - low < 2e-3 * high)
