@@ -66,7 +66,7 @@ class Gaussian(Law):
 
     def bends(self):
         """Some deviations about the mean losses."""
-        return [self.mu * k for k in (-40, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 40)]
+        return [self.mu * k for k in (-40, -15, -5, 0, 5, 15, 40)]
 
     def tradeoff(self, fpr):
         """Phi(Phi^-1(1 - fpr) - mu)."""

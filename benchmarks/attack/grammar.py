@@ -362,7 +362,7 @@ def structures() -> list[Node]:
     engine += [repeated(allocated(RESPONSE, 5), 3), composed(RESPONSE, APPROXIMATE, FINITE_3)]
     engine += [composed(sampled(GAUSSIAN), RESPONSE), composed(LAPLACE, APPROXIMATE)]
     engine += [composed(sampled(FINITE_2), allocated(RESPONSE, 6)), composed(LAPLACES, GEOMETRIC)]
-    engine += [composed(LAPLACE, sampled(GAUSSIAN)), composed(LAPLACE, GAUSSIAN)]
+    engine += [composed(LAPLACE, GAUSSIAN)]
     engine += [composed(DISCRETE_GAUSSIAN, RESPONSE), composed(NEGATIVE_BINOMIAL, FINITE_2)]
     engine += [composed(LAPLACE, LAPLACE), composed(sampled(SKELLAM), APPROXIMATE)]
     engine += [scheduled(RESPONSE, 5), scheduled(sampled(APPROXIMATE), 3), allocated_gaussian()]

@@ -162,12 +162,6 @@ class Sampled(Law):
         c = (a - 1 + q) / q
         return q * self.law.h(c, False) if c > 0 else 1 - a
 
-    def bends(self):
-        """Those of the step, and what is left of a loss of -infinity."""
-        losses = [mp.log(1 - self.q + self.q * mp.exp(b)) for b in self.law.bends()]
-        losses += [mp.log(1 - self.q)] if self.q < 1 else []
-        return [*losses, *(-x for x in losses)]
-
     def infinite(self, reverse):
         """Of remove, q times the step's; of add it survives where q = 1 only."""
         if reverse:
