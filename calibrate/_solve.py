@@ -265,8 +265,8 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     if bounded:
         excess_at_end = excess(end, *constants)
         at_end = (usable | met) & (excess_at_end <= 0.0)
-    else:  # seldom: so it is enough that it seems so, and the search begins there
-        at_end = (usable | met) & (cheap(end, by="fine") <= 0.0)
+    else:  # it is enough that it seems so, where that costs next to nothing: the search looks there
+        at_end = met & ~usable if numerical else (usable | met) & (cheap(end) <= 0.0)
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
     tolerance, parts, floor = _TOLERANCE, None, -jnp.inf
     confirm: Callable[[jax.Array], jax.Array] | None = None
