@@ -30,6 +30,8 @@ QUICKEST_OPTIONS = {**QUICK_OPTIONS, "xla_backend_optimization_level": 0}
 _QUICKEST_ROWS = 32  # of one call
 # Evaluations of one program, a row of a batch each, that are run with fewer optimisations.
 _QUICK_ROWS = 256
+# Of one call, that NumPy may run: who asks for more at once asks for a table, and will again.
+_INTERPRETED_ROWS = 32
 
 # Of an accelerator's memory, what a query may take for the rows that it computes at a time.
 _SHARE = 0.5
@@ -61,7 +63,7 @@ class Program:
         """Run on concrete leaves, whose batch has this shape."""
         rows = math.prod(batch)
         if self._is_quick(leaves, rows):
-            answers = self._interpreted(leaves)
+            answers = self._interpreted(leaves) if rows <= _INTERPRETED_ROWS else None
             if answers is not None:
                 return answers
             level = rows if self._quick is True else _QUICK_ROWS
