@@ -107,7 +107,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     frame = Frame(spacing, plan.chernoff, theta, side, size)
     log_scale = start = stray = shift = through = steps = jnp.float64(0.0)
     factors = log_mgf = jnp.zeros((2,), jnp.float64)
-    waves, beyond = [], [jnp.float64(-jnp.inf)]
+    waves, rare = [], []
     counts = [jnp.asarray(term.count, jnp.float64) for term in single_terms]
     powers = _lanes.each(
         lambda one, step, count: parts(one, step, count, frame),
@@ -116,7 +116,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     for term, one, count, factored in zip(single_terms, ones, counts, powers, strict=True):
         far = one.top < _RARE
         through += count * log_through(term, jnp.where(far, -jnp.inf, one.top))
-        beyond.append(_some_beyond(jnp.where(far, one.top, -jnp.inf), count))
+        rare.append(_some_step_at(jnp.where(far, one.top, -jnp.inf), count))
         span = jnp.abs(one.lattice.centre) + size * one.lattice.spacing
         shift += _allowances.positions(count, span + size * spacing)
         steps += count
@@ -156,7 +156,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         spacing,
         weights,
         log_scale,
-        log_add(_log_tau(through, side, number), *beyond),
+        log_add(_log_tau(through, side, number), *rare),
         lax.stop_gradient(shift),
         jnp.expm1(stray) + rounding,
         lost,
@@ -164,12 +164,11 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     )
 
 
-def _some_beyond(top: jax.Array, count: jax.Array) -> jax.Array:
+def _some_step_at(top: jax.Array, count: jax.Array) -> jax.Array:
     """log of at least the chance that one of so many steps is where a mass of e^top is."""
-    steps = jnp.where(count > 0.0, count, 1.0)
-    value = jnp.where((count > 0.0) & (top > -jnp.inf), top, 0.0) + jnp.log(steps)
-    value += _allowances.exponent(value, 8.0)
-    return jnp.where((count > 0.0) & (top > -jnp.inf), value, -jnp.inf)
+    some = (count > 0.0) & (top > -jnp.inf)
+    value = jnp.where(some, top, 0.0) + jnp.log(jnp.where(some, count, 1.0))
+    return jnp.where(some, value + _allowances.exponent(value, 8.0), -jnp.inf)
 
 
 def _log_tau(through: jax.Array, side: int, number: int) -> jax.Array:
