@@ -22,7 +22,7 @@ from calibrate._solve import (
     excess_over_target,
     require_mechanism,
 )
-from jaxdp import _answers, _checks, _queries, _roots, _x64
+from jaxdp import _answers, _checks, _queries, _roots, _rounding, _x64
 from jaxdp._mechanisms import Mechanism, _curve
 from jaxdp._mechanisms._steps import has_cheap_moments
 from jaxdp._methods import Method, Renyi, check_method
@@ -304,7 +304,7 @@ def _certify(theta, ray, unpack, build, excess, args, single, more=()):
     def at(step):
         candidate = theta + step * ray
         if single:  # the caller receives float32 parameters: certify those
-            candidate = jnp.log(jnp.exp(candidate).astype(jnp.float32).astype(jnp.float64))
+            candidate = jnp.log(_rounding.nearest(jnp.exp(candidate), jnp.float32))
         return candidate, excess(candidate) <= 0.0
 
     unit = 2.0**-23 if single else 2.0**-50

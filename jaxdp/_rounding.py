@@ -8,6 +8,16 @@ import jax.numpy as jnp
 Rounding = Literal["up", "down", "nearest"]
 
 
+def nearest(value: jax.Array, dtype: Any) -> jax.Array:
+    """Value to the nearest number of dtype, in value's own precision; what is subnormal is 0.
+
+    A conversion there and back is not that on accelerators, where XLA takes it for the identity
+    (xla_allow_excess_precision), so that nothing would ever be found to have been rounded.
+    """
+    info = jnp.finfo(dtype)
+    return jax.lax.reduce_precision(value, exponent_bits=info.nexp, mantissa_bits=info.nmant)
+
+
 def rounded(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
     """Cast to dtype; to 32 bits on the stated side, keeping clear of subnormals (flushed to 0)."""
     if dtype == jnp.float64 or rounding == "nearest":
@@ -16,9 +26,8 @@ def rounded(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
         return 0.0 - rounded(-value, "up", dtype)
     info = jnp.finfo(dtype)
     cast = value.astype(dtype)
-    up = jnp.where(
-        cast.astype(jnp.float64) < value, jnp.nextafter(cast, jnp.asarray(jnp.inf, dtype)), cast
-    )
+    above = jnp.nextafter(cast, jnp.asarray(jnp.inf, dtype))
+    up = jnp.where(nearest(value, dtype) < value, above, cast)
     up = jnp.where(value < -float(info.max), jnp.asarray(-info.max, dtype), up)
     up = jnp.where(jnp.isneginf(value), jnp.asarray(-jnp.inf, dtype), up)
     up = jnp.where((value > 0.0) & (value < float(info.tiny)), jnp.asarray(info.tiny, dtype), up)

@@ -155,6 +155,8 @@ def _conversions(x, n):
     found = [x.astype(kind) for kind in kinds], (x * 1e300).astype(np.int64), n.astype(float)
     bits = [lax.bitcast_convert_type(y, np.int64) for y in (x, x[3])]
     back = lax.bitcast_convert_type(bits[0], np.float64)
+    scales = np.array([1.0, 1e-46, 1e-40, 1.1754943e-38, 1.1754944e-38, 1e38, 1e39, 1.0 + 2.0**-24])
+    found = found, lax.reduce_precision(scales * x[:, None], 8, 23)
     return found, bits, back, lax.bitcast_convert_type(x, np.int32), (n > 0).astype(np.int32)
 
 

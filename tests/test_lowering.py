@@ -130,6 +130,64 @@ def test_padded_sums_are_found():
             assert len(padded_sums(jax.make_jaxpr(one)(x).jaxpr)) == number
 
 
+def narrowed_and_back(jaxpr):
+    """Conversions to 64 bits of what was just converted to 32: nothing at all, to a GPU."""
+    found, narrow = [], set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "convert_element_type":
+            (old,), (new,) = equation.invars, equation.outvars
+            if isinstance(old, Literal):
+                continue
+            if (old.aval.dtype, new.aval.dtype) == (jnp.float64, jnp.float32):
+                narrow.add(new)
+            elif new.aval.dtype == jnp.float64 and old in narrow:
+                found.append(equation)
+        found += itertools.chain(*(narrowed_and_back(p) for p in _programs(equation.params)))
+    return found
+
+
+def _spent(sigma):
+    state = jaxdp.training.update(jaxdp.training.init(), sigma=sigma, sampling_probability=0.01)
+    return jaxdp.training.epsilon(state, 1e-5)
+
+
+def _least(epsilon):
+    return calibrate.minimize(
+        lambda p: p[0] ** -1.0 + 2.0 / p[1],
+        lambda p: jaxdp.Composed([jaxdp.Gaussian(p[0]), jaxdp.Gaussian(p[1])]),
+        epsilon=epsilon,
+        delta=1e-5,
+        init=(1.0, 1.0),
+    ).value
+
+
+ROUNDED = {
+    **{name: function for name, (function, *_) in QUERIES.items()},
+    "training": _spent,
+    "minimize": _least,
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_is_rounded_is_compared_with_what_it_was(name):
+    """Breaks when a float32 answer is compared with its float64 by converting it back.
+
+    XLA takes that for the identity on accelerators, and answers were rounded to the nearest: half
+    of the upper bounds were below the truth by 3e-8, and sums in two words were sums in one.
+    """
+    program = jax.jit(ROUNDED[name]).trace(jnp.float32(1.0)).jaxpr.jaxpr
+    assert narrowed_and_back(program) == []
+
+
+def test_conversions_there_and_back_are_found():
+    """Breaks when a conversion to 32 bits and back is overlooked."""
+    with jax.enable_x64(True):
+        program = jax.make_jaxpr(jax.jit(lambda x: x.astype(jnp.float32).astype(jnp.float64) + x))(
+            1.0
+        )
+        assert len(narrowed_and_back(program.jaxpr)) == 1
+
+
 def host_calls(function):
     """What a function, lowered for the accelerators, calls by name."""
     exported = jax.export.export(jax.jit(function), platforms=PLATFORMS)

@@ -60,6 +60,20 @@ def _round(equation: Any) -> Function:
     return lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x)
 
 
+def _reduce_precision(equation: Any) -> Function:
+    single = np.finfo(np.float32)
+    bits = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
+    if bits != (single.nexp, single.nmant) or _dtype(equation) != np.float64:
+        return None
+
+    def run(x: Any) -> Any:
+        with np.errstate(over="ignore", under="ignore"):
+            narrow = np.asarray(x).astype(np.float32).astype(np.float64)
+        return np.where(np.abs(narrow) < single.tiny, np.copysign(0.0, x), narrow)
+
+    return run
+
+
 def _logistic(x: Any) -> Any:
     return 1.0 / (1.0 + np.exp(-x))
 
@@ -322,6 +336,7 @@ MAKERS: dict[str, Maker] = {
     "reduce_max": _reduce(np.max),
     "reduce_min": _reduce(np.min),
     "reduce_or": _reduce(np.any),
+    "reduce_precision": _reduce_precision,
     "reduce_prod": _reduce(np.prod, typed=True),
     "reduce_sum": _reduce(np.sum, typed=True),
     "reshape": _reshape,

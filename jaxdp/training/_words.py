@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdp import _x64
+from jaxdp import _rounding, _x64
 
 TINY = 2.3e-308  # just above the smallest normal float64: what is below may be flushed to 0
 
@@ -39,7 +39,7 @@ def split(value: jax.Array, rounding: _x64.Rounding, single: bool) -> jax.Array:
     if not single:
         return jnp.stack([value, jnp.zeros_like(value)], axis=-1)
     exact = jax.lax.stop_gradient(value)
-    hi = exact.astype(jnp.float32).astype(jnp.float64)
+    hi = _rounding.nearest(exact, jnp.float32)
     # a number beyond the range of float32 is infinite, or the largest if it is to be rounded down
     if rounding == "down":
         hi = jnp.where(exact < jnp.inf, jnp.minimum(hi, float(jnp.finfo(jnp.float32).max)), hi)
