@@ -11,7 +11,7 @@ from jax.extend.core import Literal
 
 import calibrate
 import jaxdp
-from jaxdp import _devices, _interpreter
+from jaxdp import _devices, _interpreter, training
 
 PLATFORMS = ("cuda", "tpu")
 
@@ -147,8 +147,8 @@ def narrowed_and_back(jaxpr):
 
 
 def _spent(sigma):
-    state = jaxdp.training.update(jaxdp.training.init(), sigma=sigma, sampling_probability=0.01)
-    return jaxdp.training.epsilon(state, 1e-5)
+    state = training.update(training.init(), sigma=sigma, sampling_probability=0.01)
+    return training.epsilon(state, 1e-5)
 
 
 def _least(epsilon):
