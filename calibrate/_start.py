@@ -34,9 +34,12 @@ def probe(excess, low, high, differences, valid, lanes):
         points = jnp.stack([x - 0.5 * run, x + 0.5 * run, x - far, x + far])
         before, after, left, right = jax.vmap(excess)(points)
         slope, wide = (after - before) / run, (right - left) / (2.0 * far)
+        # (Met between two points where it is missed, or the other way: noise, not a slope.)
+        opposed = (before <= 0.0) & (jnp.minimum(left, right) > 0.0)
+        opposed |= (before > 0.0) & (jnp.maximum(left, right) <= 0.0)
         turned = jnp.where(left > right, slope > 0.0, (left < right) & (slope < 0.0))
         wide = jnp.where(jnp.isfinite(wide), wide, jnp.where(left > right, -1.0, 1.0))
-        return before, jnp.where(turned, wide, slope)
+        return before, jnp.where(opposed, jnp.nan, jnp.where(turned, wide, slope))
 
     def body(state):
         index, *_, met, missed = state

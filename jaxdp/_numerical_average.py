@@ -283,10 +283,7 @@ def log_delta(
 ) -> Bounds:
     """Certified bounds on log delta in one direction; `as_term(step, count)` is a step's law."""
     bounds = _log_delta(m, epsilon, direction, sides, grid_size, as_term)
-    own, other = m._log_failure("remove"), m._log_failure("add")
-    add = direction == "add" if isinstance(direction, str) else direction
-    own, other = either(add, (other, own), (own, other))
-    return _at_least(bounds, sides, epsilon, own, other)
+    return _at_least(bounds, sides, epsilon, *_failure(m, direction))
 
 
 def epsilon(
@@ -329,6 +326,22 @@ def epsilon(
 def log_delta_estimate(
     m: Mechanism, epsilon: jax.Array, direction: Any, as_term: StepTerm
 ) -> jax.Array:
-    """log delta of a coarse law, as a start for searches."""
-    value = log_delta(m, epsilon, direction, (1,), _ESTIMATE_SIZE, as_term)[0]
+    """log delta as a start for searches: of one average as its plan reads it, else a coarse bound.
+
+    (A coarse lattice is useless for one of very many steps; the plan takes out what it spreads.)
+    """
+    block = _one(m)
+    if block is None or isinstance(block, Selected) or _perhaps_once(m) is not None:
+        value = log_delta(m, epsilon, direction, (1,), _ESTIMATE_SIZE, as_term)[0]
+    else:
+        term = as_term(step_of(block), 1.0, of=block.num_steps)
+        value = _allocation.allocation_log_delta_estimate(term, block.num_steps, epsilon, direction)
+        value = log_add(value, _failure(m, direction)[0])
     return jnp.minimum(value, 0.0)
+
+
+def _failure(m: Mechanism, direction: Any) -> tuple[jax.Array, jax.Array]:
+    """log P{inf} of the direction, and of the other one."""
+    own, other = m._log_failure("remove"), m._log_failure("add")
+    add = direction == "add" if isinstance(direction, str) else direction
+    return either(add, (other, own), (own, other))

@@ -293,6 +293,16 @@ def allocation_log_delta_bounds(
     )
 
 
+def allocation_log_delta_estimate(
+    term: Term, num_steps: ArrayLike, epsilon: ArrayLike, direction: AnyDirection
+) -> jax.Array:
+    """About log delta at a real epsilon, one of t steps: a start for searches, no bound."""
+    s = sign_of(direction)
+    steps, epsilon = _numbers(num_steps, epsilon)
+    total = steps * jnp.exp(s * jnp.minimum(epsilon, _LAST))
+    return _average_plan.log_delta_at_total(term, steps, total, s)
+
+
 def allocation_epsilon_bounds(
     term: Term,
     num_steps: ArrayLike | tuple[ArrayLike, ...],

@@ -61,7 +61,10 @@ def _first_query(
     theta = saddle(atoms, steps, None if total is None else s * total, log_delta, s)
     m = moments(atoms, theta, s)
     # A normal tail or one large ratio decides; the saddle point may take many for one.
-    mean = jnp.maximum(s * jnp.minimum(steps * m.mean, steps + 1.2 * highest), s * steps)
+    far = steps + 1.2 * highest
+    normal = either(s > 0, guess(atoms, steps, far) > DEEPEST, False)  # decides there, and beyond
+    limit = jnp.where(normal, jnp.inf, far)
+    mean = jnp.maximum(s * jnp.minimum(steps * m.mean, limit), s * steps)
     value = log_delta_at(m, theta, steps, s)
     if total is None:
         return Query(mean, jnp.asarray(log_delta))
@@ -122,6 +125,11 @@ class _Round(NamedTuple):
     plan: AveragePlan
     settled: jax.Array
     done: jax.Array
+
+
+def log_delta_at_total(term: Term, steps: jax.Array, total: jax.Array, s: Sign) -> jax.Array:
+    """Log delta at S = total as coarse transforms show it, to about a hundredth: no bound."""
+    return plan(term, steps, total, None, s, _SIZE).log_delta
 
 
 def plan(
@@ -195,7 +203,8 @@ def plan(
     def unless_done(_, state: _Round) -> _Round:
         return lax.cond(state.done, lambda state: state, again, state)
 
-    chosen = lax.fori_loop(0, rounds + 1, unless_done, start).plan
+    state = lax.fori_loop(0, rounds + 1, unless_done, start)
+    chosen = state.plan._replace(log_delta=state.query.log_delta)
     # The law below collapses its low end: at least so far that it holds a third of the mass up to
     # one lattice step further on.
     mass = jnp.cumsum(jnp.exp(atoms.log_q))

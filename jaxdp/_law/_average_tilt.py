@@ -41,7 +41,8 @@ class AveragePlan(NamedTuple):
     Ratios up to `largest` lie on the lattice; those up to `cut` are collapsed below. In terms of
     y less t times the middle ratio: the window above goes from `low` to `high`, the one below has
     the same start and a `width`, and is read from `floor` on; `tilts` are for Chernoff's bound on
-    what is outside. Ratios above `limit` are not of this law (`_average_jump`).
+    what is outside. Ratios above `limit` are not of this law (`_average_jump`). `log_delta` is an
+    estimate at the query.
     """
 
     theta: jax.Array
@@ -55,6 +56,7 @@ class AveragePlan(NamedTuple):
     floor: jax.Array
     tilts: jax.Array
     limit: jax.Array
+    log_delta: jax.Array
 
 
 class Query(NamedTuple):
@@ -277,6 +279,7 @@ def _try_tilt(
         read - law.centre,
         tails.tilts,
         common.limit,
+        asked.query.log_delta,
     )
     return chosen, _price(common, asked, law, window, width + 2.0 * (high - low), s)
 
