@@ -97,6 +97,7 @@ def log_deltas(
             )
         part = known(part)
         values = resolve(part, method)._log_delta(part, epsilon, direction, sides)
+        values = _capped(part, values, sides, lambda m, by: by._log_delta(m, epsilon, "both", (1,)))
         inside, gone = part._in_domain() & (epsilon == epsilon), _lost(part, direction)
         least = jnp.where(epsilon < 0.0, log1mexp(jnp.minimum(epsilon, -1e-300)), -jnp.inf)
         least = jnp.where(epsilon == -jnp.inf, 0.0, least * (1.0 + 2.0**-48))
@@ -144,6 +145,22 @@ def _between(
                 value = jnp.minimum(value, ask(plain, Analytic(), (side,))[0])
             values.append(jnp.maximum(value, tests()) if side < 0 else value)
     return tuple(jnp.where(inside, v, jnp.nan) for v in values)
+
+
+def _capped(
+    m: Mechanism,
+    values: Bounds,
+    sides: Sides,
+    ask: Callable[[Mechanism, Method], Bounds],
+) -> Bounds:
+    """Bounds, those above at most what a closed form says of averages: see `without_averages`."""
+    plain = _curve.without_averages(m) if 1 in sides else None
+    if plain is None:
+        return values
+    (cap,) = ask(plain, Analytic())
+    return tuple(
+        jnp.where(v > cap, cap, v) if side > 0 else v for v, side in zip(values, sides, strict=True)
+    )
 
 
 def log_delta(
@@ -230,6 +247,7 @@ def epsilons(
             )
         part = known(part)
         values = resolve(part, method)._epsilon(part, positive, direction, sides)
+        values = _capped(part, values, sides, lambda m, by: by._epsilon(m, positive, "both", (1,)))
         largest = _curve.largest_losses(part, direction, sides)
         inside = part._in_domain() & _checks.DELTA.contains(delta)
         found = []

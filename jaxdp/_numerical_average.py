@@ -330,14 +330,13 @@ def log_delta_estimate(
 
     (A coarse lattice is useless for one of very many steps; the plan takes out what it spreads.)
     """
-    block = _one(m)
-    if block is None or isinstance(block, Selected) or _perhaps_once(m) is not None:
+    block = _one(m) if takes_flag(m) else None
+    if block is None:
         value = log_delta(m, epsilon, direction, (1,), _ESTIMATE_SIZE, as_term)[0]
-    else:
-        term = as_term(step_of(block), 1.0, of=block.num_steps)
-        value = _allocation.allocation_log_delta_estimate(term, block.num_steps, epsilon, direction)
-        value = log_add(value, _failure(m, direction)[0])
-    return jnp.minimum(value, 0.0)
+        return jnp.minimum(value, 0.0)
+    term = as_term(step_of(block), 1.0, of=block.num_steps)
+    value = _allocation.allocation_log_delta_estimate(term, block.num_steps, epsilon, direction)
+    return jnp.minimum(log_add(value, _failure(m, direction)[0]), 0.0)
 
 
 def _failure(m: Mechanism, direction: Any) -> tuple[jax.Array, jax.Array]:

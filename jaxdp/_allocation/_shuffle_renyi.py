@@ -51,7 +51,7 @@ def sampled_rate_function(shuffled: Base, step: Base) -> SampledRate:
     pure = jnp.isfinite(bound)
     second = 2.0 * step._rate(jnp.asarray(2.0))  # mu^2 for the Gaussian
     far = 0.5 * second + 30.0 * jnp.sqrt(second)
-    top = lax.stop_gradient(jnp.where(pure, bound, jnp.clip(far, 1e-12, 1e5)))
+    top = jnp.where(pure, bound, jnp.clip(far, 1e-12, 1e5))
     at = top * _GRID
     slack = _divergences.SLACK
     log_h = lax.map(

@@ -48,6 +48,23 @@ def has_average(m: Mechanism) -> bool:
     return any(isinstance(t.mechanism, Average) for t in m._terms())
 
 
+def without_averages(m: Mechanism) -> Mechanism | None:
+    """What dominates a composition with averages of Gaussian steps: the steps, composed; or None.
+
+    A convex function of an average of ratios is at most the average of it. Where the noise is so
+    large that a lattice of averages shows rounding alone, nothing is lost by that.
+    """
+    if not has_average(m):
+        return None
+    parts: list[tuple[Any, Any]] = []
+    for term in m._terms():
+        average = isinstance(term.mechanism, Average)
+        times = term.multiplicity * (getattr(term.mechanism, "num_selected", 1) if average else 1)
+        steps = term.mechanism.mechanism._terms() if average else [Term(term.mechanism, None)]
+        parts += [(step.mechanism, step.multiplicity * times) for step in steps]
+    return composed(parts) if all(isinstance(p, GaussianFamily) for p, _ in parts) else None
+
+
 def ends(m: Mechanism) -> tuple[End, End]:
     """The largest finite loss, rounded up, and the log of the mass at infinity: remove, add."""
     return _ends(m)[0]

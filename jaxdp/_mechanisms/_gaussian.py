@@ -278,7 +278,7 @@ class GaussianDP(GaussianFamily):
     mu: ArrayLike
     ulps: ArrayLike = 4.0
 
-    _domains: ClassVar = {"mu": _checks.POSITIVE}
+    _domains: ClassVar = {"mu": _checks.NON_NEGATIVE}  # (it may underflow)
 
     def _mu(self) -> jax.Array:
         return jnp.asarray(self.mu)
@@ -319,7 +319,8 @@ def composed(parts: Sequence[tuple[GaussianFamily, ArrayLike]]) -> GaussianDP:
     own = sum(x * jnp.maximum(m._mu_ulps(), 0.5) for x, (m, _) in zip(squares, parts, strict=True))
     own = own / jnp.where(square > 0.0, square, 1.0)
     ulps = jax.lax.stop_gradient(own) + 1.0 + 0.25 * (len(parts) - 1.0)
-    mu = _scaled(jnp.sqrt(square), 1.0 / scale)
+    some = square > 0.0  # (else mu has underflowed)
+    mu = _scaled(jnp.where(some, jnp.sqrt(jnp.where(some, square, 1.0)), 0.0), 1.0 / scale)
     if any(m._less_divergent for m, _ in parts):
         rho = sum(n * m._rho() for (m, _), n in zip(parts, counts, strict=True))
         return ConcentratedGaussianDP(mu, ulps, rho)
