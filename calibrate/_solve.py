@@ -265,8 +265,12 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     if bounded:
         excess_at_end = excess(end, *constants)
         at_end = (usable | met) & (excess_at_end <= 0.0)
-    else:  # it is enough that it seems so, where that costs next to nothing: the search looks there
-        at_end = met & ~usable if numerical else (usable | met) & (cheap(end) <= 0.0)
+    elif numerical:  # it is enough that it seems so: the search looks there
+        least = build(jnp.exp(end), *constants[1])
+        rarely = _answers.log_touched(least, constants[0][0]) <= jnp.log(delta) * (1.0 + 1e-6)
+        at_end = (met & ~usable) | rarely
+    else:
+        at_end = (usable | met) & (cheap(end) <= 0.0)
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
     tolerance, parts, floor = _TOLERANCE, None, -jnp.inf
     confirm: Callable[[jax.Array], jax.Array] | None = None

@@ -17,7 +17,7 @@ from jaxdp._law import Bounds, Sides
 from jaxdp._mechanisms import Bracketed, Direction, Mechanism, _curve
 from jaxdp._methods import Analytic, Method, Numerical, Renyi
 from jaxdp._noise._outcomes import known
-from jaxdp._special import log1mexp
+from jaxdp._special import LOG_2, log1mexp
 
 # Without a method the first of these that supports a mechanism answers for it.
 _BY_DEFAULT = Analytic(), Numerical(), Renyi()
@@ -96,8 +96,11 @@ def log_deltas(
                 ),
             )
         part = known(part)
-        values = resolve(part, method)._log_delta(part, epsilon, direction, sides)
-        values = _capped(part, values, sides, lambda m, by: by._log_delta(m, epsilon, "both", (1,)))
+        by = resolve(part, method)
+        values = by._log_delta(part, epsilon, direction, sides)
+        if by._reads_laws:  # far from the bulk a lattice may say nothing
+            values = _at_most(values, sides, _log_delta_unaveraged(part, epsilon))
+            values = _at_most(values, sides, log_touched(part, epsilon))
         inside, gone = part._in_domain() & (epsilon == epsilon), _lost(part, direction)
         least = jnp.where(epsilon < 0.0, log1mexp(jnp.minimum(epsilon, -1e-300)), -jnp.inf)
         least = jnp.where(epsilon == -jnp.inf, 0.0, least * (1.0 + 2.0**-48))
@@ -147,20 +150,50 @@ def _between(
     return tuple(jnp.where(inside, v, jnp.nan) for v in values)
 
 
-def _capped(
-    m: Mechanism,
-    values: Bounds,
-    sides: Sides,
-    ask: Callable[[Mechanism, Method], Bounds],
-) -> Bounds:
-    """Bounds, those above at most what a closed form says of averages: see `without_averages`."""
-    plain = _curve.without_averages(m) if 1 in sides else None
+def _log_delta_unaveraged(m: Mechanism, epsilon: jax.Array) -> jax.Array:
+    """What log delta is at most by `without_averages`."""
+    plain = _curve.without_averages(m)
     if plain is None:
-        return values
-    (cap,) = ask(plain, Analytic())
-    return tuple(
-        jnp.where(v > cap, cap, v) if side > 0 else v for v, side in zip(values, sides, strict=True)
-    )
+        return jnp.zeros(())
+    return plain._log_hockey_stick(epsilon, "remove", _divergences.SLACK)
+
+
+def _epsilon_unaveraged(m: Mechanism, log_delta: jax.Array) -> jax.Array:
+    """What epsilon is at most by that, to some tens of percent (0 where delta covers all).
+
+    delta(eps) <= Phi(mu/2 - eps/mu) <= exp(-(eps/mu - mu/2)^2 / 2) / 2: no search is needed where
+    only the order of magnitude is.
+    """
+    plain = _curve.without_averages(m)
+    if plain is None:
+        return jnp.asarray(jnp.inf)
+    all_of_it = plain._log_hockey_stick(jnp.zeros(()), "remove", _divergences.SLACK)
+    mu = plain._mu() * (1.0 + _divergences.SLACK * plain._mu_ulps())
+    square = -2.0 * (log_delta + LOG_2)
+    deep = square > 0.0
+    deviations = jnp.sqrt(jnp.where(deep, square, 1.0))
+    cap = mu * (0.5 * mu + jnp.where(deep, deviations, 0.0)) * (1.0 + 16.0 * _divergences.SLACK)
+    return jnp.where(all_of_it <= log_delta * (1.0 + _divergences.SLACK), 0.0, cap)
+
+
+def _at_most(values: Bounds, sides: Sides, cap: jax.Array) -> Bounds:
+    """Bounds, those above at most the cap."""
+    both = zip(values, sides, strict=True)
+    return tuple(jnp.where(v > cap, cap, v) if side > 0 else v for v, side in both)
+
+
+def log_touched(m: Mechanism, epsilon: jax.Array) -> jax.Array:
+    """Log of what delta is at most where no step may have seen the record: 1 - c min(1, e^eps).
+
+    With P = c Q + (1 - c) P', P(S) - e^eps Q(S) and Q(S) - e^eps P(S) are at most that.
+    """
+    log_c = _curve.log_untouched(m)
+    if log_c is None:
+        return jnp.zeros(())
+    log_c += jnp.minimum(epsilon, 0.0)
+    some = (log_c < 0.0) & (log_c > -jnp.inf)
+    value = log1mexp(jnp.where(some, log_c, -1.0)) * (1.0 - 2.0**-44)
+    return jnp.where(some, value, jnp.where(log_c < 0.0, 0.0, -jnp.inf))
 
 
 def log_delta(
@@ -173,6 +206,12 @@ def log_delta(
 def has_aim(m: Mechanism, method: Method) -> bool:
     """Whether `aimed` answers for m by this method."""
     return m._structure() is m and method._aimed(m) is not None
+
+
+def _epsilon_touched(m: Mechanism, log_delta: jax.Array) -> jax.Array:
+    """What epsilon is at most by `log_touched`: 0 or inf."""
+    rare = log_touched(m, jnp.zeros(())) <= log_delta * (1.0 + 2.0**-48)
+    return jnp.where(rare, 0.0, jnp.inf)
 
 
 def aimed(
@@ -189,6 +228,8 @@ def aimed(
     bounds = resolve(m, method)._aimed(m)
     assert bounds is not None  # as `has_aim` says
     found = bounds(epsilon, jnp.log(delta), direction)
+    caps = log_touched(m, epsilon), _epsilon_touched(m, jnp.log(delta))
+    found = [_at_most((v,), (1,), cap)[0] for v, cap in zip(found, caps, strict=True)]
     log_delta, least = (jnp.where(m._in_domain(), value, jnp.nan) for value in found)
     return log_delta, least
 
@@ -206,6 +247,7 @@ def log_delta_estimate(
         above = part._above(epsilon, None)
         way = "remove" if above._symmetric() else direction
         value = _numerical.log_delta_estimate(above, epsilon, way, fine)
+        value = jnp.minimum(value, log_touched(above, epsilon))
         value = jnp.where(epsilon < _curve.largest_loss(above, direction), value, -jnp.inf)
         return (jnp.where(part._in_domain() & above._in_domain(), value, jnp.nan),)
 
@@ -246,8 +288,11 @@ def epsilons(
                 tests,
             )
         part = known(part)
-        values = resolve(part, method)._epsilon(part, positive, direction, sides)
-        values = _capped(part, values, sides, lambda m, by: by._epsilon(m, positive, "both", (1,)))
+        by = resolve(part, method)
+        values = by._epsilon(part, positive, direction, sides)
+        if by._reads_laws:
+            values = _at_most(values, sides, _epsilon_unaveraged(part, jnp.log(positive)))
+            values = _at_most(values, sides, _epsilon_touched(part, jnp.log(positive)))
         largest = _curve.largest_losses(part, direction, sides)
         inside = part._in_domain() & _checks.DELTA.contains(delta)
         found = []

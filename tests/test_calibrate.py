@@ -237,6 +237,44 @@ def test_no_noise_is_needed_where_delta_covers_being_sampled(noise):
     assert got.value[3] > 1e-3
 
 
+@pytest.mark.parametrize("noise", [jaxdp.Gaussian, jaxdp.Laplace])
+def test_no_noise_is_needed_where_delta_covers_being_sampled_in_many_steps(noise):
+    """Breaks when the engine calls a target infeasible that every value meets."""
+    n, q = np.array([2.0, 2.0, 100.0, 100.0]), np.array([1e-6, 1e-6, 1e-5, 1e-5])
+    delta = np.array([6.58e-6, 2.01e-6, 1e-3, 9e-4])
+    got = calibrate.solve(
+        lambda s, q, n: jaxdp.Repeated(jaxdp.PoissonSampled(noise(s), q), n),
+        epsilon=np.array([1.15, 20.0, 0.3, 0.3]),
+        delta=delta,
+        args=(q, n),
+    )
+    slack, solved = int(calibrate.Status.SLACK), int(calibrate.Status.SOLVED)
+    assert np.asarray(got.status).tolist() == [slack, slack, slack, solved]
+    assert np.all(np.asarray(got.delta) <= delta)
+    assert np.all(np.asarray(got.value)[:3] < 1e-12)
+    assert got.value[3] > 1e-3
+
+
+def test_targets_of_long_allocations_are_solved_in_batches_of_any_size():
+    """Breaks when estimates of allocations of many steps say that privacy falls with noise.
+
+    They were upper bounds of a lattice too coarse for so many steps, noise of 1e5 times delta and
+    more; which targets were lost depended on how many of them were asked for at a time.
+    """
+    epsilon = np.array([0.04866699519382245, 0.045982296532717154, 0.04204318738960418])
+    delta = np.array([2.4447891637170134e-06, 9.813568227341615e-07, 3.5862367751092825e-13])
+    steps = np.array([21344.0, 35359.0, 48656.0])
+    rows = np.tile(np.arange(3), 12)
+    got = calibrate.solve(
+        lambda s, t: jaxdp.RandomAllocation(jaxdp.Gaussian(s), t),
+        epsilon=epsilon[rows],
+        delta=delta[rows],
+        args=(steps[rows],),
+    )
+    assert np.all(np.asarray(got.status) == int(calibrate.Status.SOLVED))
+    np.testing.assert_allclose(got.value, np.array([0.775385, 0.737126, 0.984519])[rows], rtol=1e-4)
+
+
 def test_bracket_around_the_root():
     """Breaks when a bracket changes the answer it holds."""
     got = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5, bracket=(3.7, 3.8))

@@ -378,3 +378,45 @@ def test_rare_large_losses_are_narrow():
         at_low, at_high = (two_sampled_gaussians(0.6, 2e-5, float(x[2])) for x in (low, high))
     assert at_low >= delta[2] * (1 - 1e-9)
     assert at_high <= delta[2] * (1 + 1e-9)
+
+
+TINY_MU = {
+    "steps": lambda one: jaxdp.Repeated(one, 3),
+    "sampled": lambda one: jaxdp.Repeated(jaxdp.PoissonSampled(one, 0.1), 5),
+    "allocation": lambda one: jaxdp.RandomAllocation(one, 5),
+    "epochs": lambda one: jaxdp.Repeated(jaxdp.RandomAllocation(one, 5), 2),
+}
+
+
+@pytest.mark.parametrize("of", TINY_MU.values(), ids=TINY_MU)
+def test_a_mu_below_every_double(of):
+    """Breaks when a valid mechanism whose mu underflows is refused, or bounded by nothing."""
+
+    def build(t):
+        return of(jaxdp.OrnsteinUhlenbeck(1.0, 1.0, t))
+
+    with jax.enable_x64(True):
+        low, high = jaxdp.epsilon_bounds(build(800.0), 1e-5)
+        assert low == high == 0.0
+        assert jaxdp.advantage(build(800.0)) < 1e-14
+        assert jax.grad(lambda t: jaxdp.renyi(build(t), 2.0))(800.0) == 0.0
+
+
+def test_next_to_no_noise_says_how_often_a_record_is_sampled():
+    """Breaks when a record that is rarely sampled is called lost altogether: delta 1.
+
+    The truth is 1 - (1 - q)^n to all digits; from the other side no loss exceeds -n log(1 - q).
+    """
+    q, n = np.array([1e-4, 0.02, 1e-6]), np.array([10, 3, 1000])
+    with jax.enable_x64(True):
+        m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1e-6), q), n)
+        truth = -np.expm1(n * np.log1p(-q))
+        low, high = jaxdp.delta_bounds(m, 1.0, direction="remove")
+        assert np.all(np.asarray(high) >= truth * (1.0 - 1e-13))
+        np.testing.assert_allclose(high, truth, rtol=1e-10)
+        np.testing.assert_allclose(low, truth, rtol=3e-4)
+        assert np.all(np.asarray(jaxdp.epsilon(m, truth * 1.0001)) == 0.0)
+        slope = jax.vmap(jax.grad(lambda q, n: jaxdp.log_delta(
+            jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1e-6), q), n), 1.0
+        )))(jnp.asarray(q), jnp.asarray(n, float))  # fmt: skip
+        np.testing.assert_allclose(slope, n * (1.0 - q) ** (n - 1) / truth, rtol=1e-6)

@@ -23,7 +23,6 @@ from jax import lax
 
 from jaxdp import _divergences, _special
 from jaxdp._mechanisms import Base
-from jaxdp._special import log1p
 
 _POINTS = 512
 _SPAN = 1e-6  # the first point of the grid over the last
@@ -63,8 +62,8 @@ def sampled_rate_function(shuffled: Base, step: Base) -> SampledRate:
     areas = chords + at[:-1] + _special.log_expm1(gap)
 
     def log_excess(s: jax.Array, q: jax.Array) -> jax.Array:
-        left, right = (log1p(q * jnp.expm1(e)) for e in (at[:-1], at[1:]))
-        down_left, down_right = (log1p(q * jnp.expm1(-e)) for e in (at[:-1], at[1:]))
+        left, right = (_divergences.sampled_loss(e, q) for e in (at[:-1], at[1:]))
+        down_left, down_right = (_divergences.sampled_loss(-e, q) for e in (at[:-1], at[1:]))
         rises = s >= 2.0
         up = (s - 2.0) * jnp.where(rises, right, left)
         down = -3.0 * at[:-1] + (s - 2.0) * jnp.where(rises, down_left, down_right)

@@ -199,6 +199,13 @@ class Base(Mechanism):
         log = _divergences.log_rounded(self._log_failure(direction), 4.0 * _divergences.SLACK)
         return _divergences.exp_up(log)
 
+    def _log_untouched(self) -> jax.Array | None:
+        """Log of the chance that what is released has nothing of the record; None if there is none.
+
+        P = c Q + (1 - c) P', with c that chance. An upper bound on it is none.
+        """
+        return None
+
     def _mass_error(self) -> jax.Array | float:
         """Relative error of `_log_masses` beyond a few roundoffs; nan where none is known."""
         return 0.0

@@ -65,6 +65,22 @@ def without_averages(m: Mechanism) -> Mechanism | None:
     return composed(parts) if all(isinstance(p, GaussianFamily) for p, _ in parts) else None
 
 
+def log_untouched(m: Mechanism) -> jax.Array | None:
+    """Log of the chance c that no step saw the record, rounded down: P = c Q + (1 - c) P'.
+
+    None where some step surely does, or is an average.
+    """
+    total = jnp.zeros((), jnp.float64)
+    for term in m._terms():
+        step = term.mechanism
+        one = step._log_untouched() if isinstance(step, Base) else None
+        if one is None:
+            return None
+        times = jnp.asarray(term.multiplicity, jnp.float64)
+        total += jnp.where(times > 0.0, jnp.where(times > 0.0, times, 1.0) * one, 0.0)
+    return total * (1.0 + _divergences.SLACK)
+
+
 def ends(m: Mechanism) -> tuple[End, End]:
     """The largest finite loss, rounded up, and the log of the mass at infinity: remove, add."""
     return _ends(m)[0]

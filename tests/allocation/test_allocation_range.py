@@ -75,3 +75,26 @@ def test_epsilon_is_zero_where_delta_covers_the_total_variation():
         low, high = jaxdp.epsilon_bounds(m, delta, direction=direction)
         assert (np.asarray(low) == 0.0).all()
         assert (np.asarray(high) <= 1e-12).all()
+
+
+@pytest.mark.parametrize("steps", [50, 300, 21344, 1e6])
+def test_more_noise_is_never_worse_far_beyond_the_bulk(steps):
+    """Breaks when an epsilon of many deviations is read at a nearer one: log delta -24 of -700.
+
+    Where noise is so large that a lattice shows rounding alone (from 1e10 on), what one step loses
+    is the bound: with 1e6 steps epsilon was inf, delta 1.
+    """
+    with jax.enable_x64(True):
+        sigma = np.geomspace(0.5, 300.0, 14)
+        m = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), steps)
+        for direction in ("remove", "add"):
+            log_delta = np.asarray(jaxdp.log_delta(m, 0.3, direction=direction))
+            kept = np.maximum(log_delta, -640.0)  # deeper ones may stop anywhere beyond
+            assert np.all(np.diff(kept) <= 1e-9), log_delta
+            assert log_delta[-1] < -640.0
+        sigma = np.geomspace(1e4, 1e150, 12)
+        m = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), steps)
+        step = jaxdp.Gaussian(sigma)
+        assert np.all(jaxdp.epsilon(m, 1e-6) <= jaxdp.epsilon(step, 1e-6) * (1.0 + 1e-12))
+        bound = np.asarray(jaxdp.log_delta(step, 1.0 / sigma))
+        assert np.all(np.asarray(jaxdp.log_delta(m, 1.0 / sigma)) <= bound + 1e-9)

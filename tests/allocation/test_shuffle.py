@@ -160,6 +160,21 @@ def test_derivatives():
             np.testing.assert_allclose(slope, (up - down) / (2e-6 * inputs), rtol=1e-4)
 
 
+@pytest.mark.parametrize("noise", [jaxdp.RandomizedResponse, jaxdp.Laplace, jaxdp.Gaussian])
+def test_derivatives_of_renyi_divergences(noise):
+    """Breaks when the points of the integral stay where they are while the largest loss moves."""
+    points = np.array([[1.3123, 1.0159], [1.0, 4.3], [2.5, 10.0], [0.2, 1.5]])
+
+    def f(v):
+        return jaxdp.renyi(jaxdp.Shuffled(noise(v[..., 0]), 100), v[..., 1])
+
+    with jax.enable_x64(True):
+        step = 1e-5 * np.array([1.0, 0.0])
+        differences = np.asarray(f(points + step) - f(points - step)) / 2e-5
+        slopes = jax.vmap(jax.grad(f))(jax.numpy.asarray(points))[:, 0]
+    np.testing.assert_allclose(slopes, differences, rtol=1e-6)
+
+
 def _pair(n, e0):
     """P and Q of n shuffled randomised responses, over the clones and the counts."""
     p, a = 2.0 / (np.exp(e0) + 1.0), 1.0 / (1.0 + np.exp(-e0))
