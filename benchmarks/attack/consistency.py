@@ -155,7 +155,8 @@ def _overlap(family, tally, query, rows, argument, bounds) -> None:
             tally.note(query, "nan", _line(family, query, rows, i, argument[i], pair))
         elif low[i] > high[i]:
             tally.note(query, "violation", _line(family, query, rows, i, argument[i], pair))
-        if i < half and family.signs != (0,) * len(family.signs) and low[i] > high[i + half]:
+        compared = i < half and any(family.signs) and argument[i] == argument[i + half]
+        if compared and low[i] > high[i + half]:
             other = ", ".join(literal(x[i + half]) for x in rows)
             note = f"low {low[i]!r} above high {high[i + half]!r} of ({other}), less private"
             tally.note(query, "violation", _line(family, query, rows, i, argument[i], note))

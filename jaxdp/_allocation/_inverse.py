@@ -83,22 +83,28 @@ def nodes_of(m: Mechanism, t: jax.Array, b: jax.Array, rough: bool = False) -> N
 
 
 def _log_integrand(nodes: Nodes, t: jax.Array, log_u: jax.Array) -> jax.Array:
-    """log of e^-u (e^{t G(u/t)} - 1)."""
-    x = jnp.exp(log_u) / t
-    small = x < 30.0
-    y = jnp.where(small, x, 1.0) * jnp.expm1(nodes.loss)
+    """log of e^-u (e^{t G(u/t)} - 1).
+
+    By G itself where that is small or x is; by phi beyond, where e^-y may be no double.
+    """
+    x = jnp.minimum(jnp.exp(log_u) / t, 1e300)
+    y = x * jnp.expm1(nodes.loss)
     # psi(y) = e^-y - 1 + y = y^2 exp[0, 0, -y] >= 0
     far = jnp.abs(y) > 0.5
-    direct = jnp.expm1(-jnp.where(far, y, 1.0)) + y
+    direct = jnp.expm1(-jnp.where(far, jnp.maximum(y, -700.0), 1.0)) + y
     series = jnp.where(far, 0.0, y)
     near = jnp.full_like(y, 1.0 / 20.0)
     for k in range(19, 2, -1):
         near = (1.0 - series * near) / k
     near = 0.5 * series * series * (1.0 - series * near)
-    close = log1p(jnp.sum(jnp.exp(nodes.log_weights) * jnp.where(far, direct, near)))
-    close = _special.log_expm1(jnp.maximum(t * close, 1e-300)) - jnp.where(small, t * x, 0.0)
+    close = t * log1p(jnp.sum(jnp.exp(nodes.log_weights) * jnp.where(far, direct, near)))
+    # (x + log phi would be rounding alone where G is below it, and the moment below the truth.)
+    small = (x < 30.0) | ((close < 1.0) & (jnp.min(y) > -700.0))
+    close = _special.log_expm1(jnp.maximum(jnp.where(small, close, 1.0), 1e-300))
+    close -= jnp.where(small, t * x, 0.0)
+    x = jnp.where(small, 30.0, x)
     log_phi = _special.logsumexp(nodes.log_weights - x * jnp.exp(nodes.loss))
-    gap = -t * jnp.where(small, 1.0, x + log_phi)
+    gap = -t * (x + log_phi)
     tail = t * log_phi + _special.log1mexp(jnp.minimum(gap, -1e-300))
     return jnp.where(small, close, tail)
 
@@ -133,7 +139,9 @@ def inverse_rate(m: Mechanism, t: jax.Array, b: jax.Array) -> tuple[jax.Array, j
     v = left + step * jnp.arange(_NODES, dtype=jnp.float64)
     values = lax.map(log_integrand, v, batch_size=32)
     log_sum = _special.logsumexp(values) + jnp.log(step)
-    log_per_b = log_sum - _special_gamma.log_gamma(b + 1.0)  # of (E[A^-b] - 1)/b
+    log_gamma = _special_gamma.log_gamma(b + 1.0)
+    rounded = 2.0**-50 * jnp.abs(log_gamma)  # as the sum's exponents are
+    log_per_b = log_sum - log_gamma + rounded  # of (E[A^-b] - 1)/b
     moderate = log_per_b < 30.0
     per_b = jnp.exp(jnp.where(moderate, log_per_b, 0.0))
     near = per_b * _special.relative_log1p(b * per_b) / (1.0 + b)

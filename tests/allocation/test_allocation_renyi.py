@@ -114,6 +114,24 @@ def test_real_orders_are_bounds():
                     assert got[i, j] <= float(exact) * loose
 
 
+def test_tiny_losses_at_large_orders_are_not_below_the_truth():
+    """Breaks when a moment of 1 + 1e-21 is what rounding leaves of it: 0 for 1.25e-22."""
+    epsilon = np.geomspace(1e-15, 3.0, 13)[:, None, None]
+    steps, alpha = np.array([2, 4, 30])[:, None], np.array([1.3, 20.0, 115.7, 1000.0, 4600.0])
+    with jax.enable_x64(True):
+        got = np.asarray(_renyi(jaxdp.RandomizedResponse(epsilon), steps, alpha, "add"))
+    for index in np.ndindex(got.shape):
+        e, t, order = epsilon[index[0], 0, 0], int(steps[index[1], 0]), mp.mpf(alpha[index[2]])
+        with mp.workdps(80):
+            p, moment = 1 / (1 + mp.exp(-mp.mpf(e))), mp.mpf(0)
+            for k in range(t + 1):
+                ratio = (k * mp.exp(mp.mpf(e)) + (t - k) * mp.exp(-mp.mpf(e))) / t
+                moment += mp.binomial(t, k) * (1 - p) ** k * p ** (t - k) * ratio ** (1 - order)
+            truth = mp.log(moment) / (order - 1)
+            off = float(mp.mpf(got[index]) / truth - 1)
+        assert -1e-15 <= off <= 1e-9, (e, t, order, off)
+
+
 def test_epsilon_from_integer_orders():
     """Breaks when epsilon of orders up to 64 is not the known 0.21154 of (2, 1e4) at 1e-8."""
     m = jaxdp.RandomAllocation(jaxdp.Gaussian(2.0), 10_000)
