@@ -53,6 +53,7 @@ def _fpr(rng, n):
 SCALE = draw.real(0.2, 10)
 MIDDLE = draw.real(0.1, 5)
 SLOW = ("LaplaceSum(3)", "GammaDifference", "DiscreteGaussian", "Skellam", "NegativeBinomial",
+        "GeneralizedDiscreteLaplace",
         "Shuffled(RandomizedResponse, 100)")  # fmt: skip
 QUERIES = {
     "delta": _epsilons,
