@@ -69,7 +69,7 @@ def _reduce_precision(equation: Any) -> Function:
     def run(x: Any) -> Any:
         with np.errstate(over="ignore", under="ignore"):
             narrow = np.asarray(x).astype(np.float32).astype(np.float64)
-        return np.where(np.abs(narrow) < single.tiny, np.copysign(0.0, x), narrow)
+        return np.where(np.abs(x) < single.tiny, np.copysign(0.0, x), narrow)
 
     return run
 

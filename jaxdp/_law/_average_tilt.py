@@ -157,15 +157,12 @@ def _needed(common: Choice, query: Query, s: Sign) -> Choice:
     return common._replace(atoms=atoms, high=highest)
 
 
-def _begin(common: Choice, s: Sign) -> jax.Array:
+def _begin(common: Choice, largest: jax.Array, s: Sign) -> jax.Array:
     """The y that all of the law but a small mass is above, for one that will be composed.
 
-    Twice over on the add side, where ratios that rare are capped, or Chernoff would see nothing but
-    the largest.
+    On the add side of ratios up to the largest, as what is beyond is moved back to it.
     """
     atoms, steps = common.atoms, common.steps
-    above = lax.cumsum(jnp.exp(atoms.log_q), reverse=True)
-    largest = jnp.max(jnp.where(above > _REST / steps, atoms.x, 0.0))
     usual = Atoms(atoms.log_q, either(s > 0, atoms.x, jnp.minimum(atoms.x, largest)))
     untilted = moments(usual, jnp.float64(0.0), s)
     rates = jnp.asarray(_CHERNOFF_TILTS) / (jnp.sqrt(steps) * untilted.deviation + 1e-15 * steps)
@@ -263,6 +260,9 @@ def _try_tilt(
 ) -> tuple[AveragePlan, jax.Array]:
     """The plan of a tilt, and what it costs."""
     law = _tilted(common, asked, theta, s)
+    if may_add(s):  # fewer ratios are large than without a tilt
+        begin = jnp.maximum(asked.everything, _begin(common, law.top, s))
+        asked = asked._replace(everything=either(s > 0, asked.everything, begin))
     tails = _tails(common, asked.query, law, s)
     low, high, _, _ = _window(common, asked, law, tails, jnp.float64(0.0))
     window = _window(common, asked, law, tails, (high - low) / asked.points)
@@ -288,7 +288,9 @@ def plan_at(common: Choice, query: Query, s: Sign, points: jax.Array) -> Average
     """The tilt, of those tried, that needs the smallest window to answer the query."""
     common = _needed(common, query, s)
     steps, whole, typical = common.steps, common.whole, common.typical
-    everything = _begin(common, s)
+    above = lax.cumsum(jnp.exp(common.atoms.log_q), reverse=True)
+    largest = jnp.max(jnp.where(above > _WINDOW / steps, common.atoms.x, 0.0))
+    everything = _begin(common, largest, s)
     # Before all of the law its curve is a line.
     query = query._replace(y=jnp.maximum(query.y, everything))
     tilt = saddle(common.atoms, steps, query.y, None, s)

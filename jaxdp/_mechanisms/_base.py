@@ -200,9 +200,9 @@ class Base(Mechanism):
         return _divergences.exp_up(log)
 
     def _log_untouched(self) -> jax.Array | None:
-        """Log of the chance that what is released has nothing of the record; None if there is none.
+        """Log of a c with P = c Q + (1 - c) P'; None where there is none but 0.
 
-        P = c Q + (1 - c) P', with c that chance. An upper bound on it is none.
+        It is the chance, or less, that what is released has nothing of the record.
         """
         return None
 
