@@ -61,9 +61,10 @@ def _first_query(
     theta = saddle(atoms, steps, None if total is None else s * total, log_delta, s)
     m = moments(atoms, theta, s)
     # A normal tail or one large ratio decides; the saddle point may take many for one.
-    far = steps + 1.2 * highest
-    normal = either(s > 0, guess(atoms, steps, far) > DEEPEST, False)  # decides there, and beyond
-    limit = jnp.where(normal, jnp.inf, far)
+    limit = steps + 1.2 * highest
+    if total is not None:  # (no round reads the query again: a normal tail there decides beyond)
+        normal = either(s > 0, guess(atoms, steps, limit) > DEEPEST, False)
+        limit = jnp.where(normal, jnp.inf, limit)
     mean = jnp.maximum(s * jnp.minimum(steps * m.mean, limit), s * steps)
     value = log_delta_at(m, theta, steps, s)
     if total is None:

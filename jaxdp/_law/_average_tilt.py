@@ -260,12 +260,18 @@ def _try_tilt(
 ) -> tuple[AveragePlan, jax.Array]:
     """The plan of a tilt, and what it costs."""
     law = _tilted(common, asked, theta, s)
-    if may_add(s):  # fewer ratios are large than without a tilt
-        begin = jnp.maximum(asked.everything, _begin(common, law.top, s))
-        asked = asked._replace(everything=either(s > 0, asked.everything, begin))
     tails = _tails(common, asked.query, law, s)
-    low, high, _, _ = _window(common, asked, law, tails, jnp.float64(0.0))
-    window = _window(common, asked, law, tails, (high - low) / asked.points)
+
+    def window_of(asked: _Asked) -> _Window:
+        low, high, _, _ = _window(common, asked, law, tails, jnp.float64(0.0))
+        return _window(common, asked, law, tails, (high - low) / asked.points)
+
+    window = window_of(asked)
+    size = window.width + 2.0 * (window.high - window.low)
+    price = _price(common, asked, law, window, size, s)
+    if may_add(s):  # fewer ratios are large than without a tilt (which is not chosen by that)
+        begin = jnp.maximum(asked.everything, _begin(common, law.top, s))
+        window = window_of(asked._replace(everything=either(s > 0, asked.everything, begin)))
     low, high, width, read = window
     chosen = AveragePlan(
         theta,
@@ -281,7 +287,7 @@ def _try_tilt(
         common.limit,
         asked.query.log_delta,
     )
-    return chosen, _price(common, asked, law, window, width + 2.0 * (high - low), s)
+    return chosen, price
 
 
 def plan_at(common: Choice, query: Query, s: Sign, points: jax.Array) -> AveragePlan:

@@ -98,3 +98,19 @@ def test_more_noise_is_never_worse_far_beyond_the_bulk(steps):
         assert np.all(jaxdp.epsilon(m, 1e-6) <= jaxdp.epsilon(step, 1e-6) * (1.0 + 1e-12))
         bound = np.asarray(jaxdp.log_delta(step, 1.0 / sigma))
         assert np.all(np.asarray(jaxdp.log_delta(m, 1.0 / sigma)) <= bound + 1e-9)
+
+
+@pytest.mark.parametrize(("sigma", "steps"), [(0.3, 300), (0.4, 3445), (0.5, 300), (0.7, 3445)])
+def test_many_epochs_to_add_are_narrow(sigma, steps):
+    """Breaks when windows hold ratios that are moved back anyway: epsilon was (0, inf) or (0, 267).
+
+    And the bound by moments, another derivation, is above the one below.
+    """
+    epochs = np.array([2.0, 10.0, 57.0])
+    with jax.enable_x64(True):
+        m = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), steps, num_epochs=epochs)
+        low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, 7.7e-6, direction="add"))
+        moments = np.asarray(jaxdp.epsilon(m, 7.7e-6, direction="add", method=jaxdp.Renyi()))
+    np.testing.assert_allclose(low, high, rtol=8e-3)
+    assert np.all(low <= moments)
+    assert np.all(high <= moments)
