@@ -16,16 +16,22 @@ _ZOOMS, _ZOOM_NODES = 8, 13  # to 1.5e-7, of which the error is the square
 _MOMENT_SLACK = 4e-13
 
 
+def _log_rest(alpha: jax.Array) -> jax.Array:
+    """log(1 - 1/alpha), to a few roundoffs also where 1/alpha, rounded, is next to 1."""
+    a1 = alpha - 1.0
+    return jnp.where(a1 < 1.0, jnp.log(a1) - _special.log1p(a1), jnp.log1p(-1.0 / alpha))
+
+
 def log_delta_at_order(moment: jax.Array, alpha: jax.Array, epsilon: jax.Array) -> jax.Array:
     """log delta from (alpha - 1) R_alpha = moment (Canonne, Kamath & Steinke 2020, Prop. 12)."""
     a1 = alpha - 1.0
-    return moment - a1 * epsilon - jnp.log(a1) + alpha * jnp.log1p(-1.0 / alpha)
+    return moment - a1 * epsilon - jnp.log(a1) + alpha * _log_rest(alpha)
 
 
 def epsilon_at_order(moment: jax.Array, alpha: jax.Array, log_delta: jax.Array) -> jax.Array:
     """The inverse of `log_delta_at_order` in epsilon; may be negative."""
     a1 = alpha - 1.0
-    return (moment - log_delta - jnp.log(alpha)) / a1 + jnp.log1p(-1.0 / alpha)
+    return (moment - log_delta - jnp.log(alpha)) / a1 + _log_rest(alpha)
 
 
 def minimise_over_orders(

@@ -149,3 +149,25 @@ def test_pure_to_zcdp_is_valid_and_attained():
     assert np.all(ratio <= rho * (1 + 1e-13))
     np.testing.assert_allclose(ratio.max(1, keepdims=True), rho, rtol=1e-13)
     assert np.all(rho <= pure**2 / 2)
+
+
+def test_orders_next_to_one_are_not_below_the_truth():
+    """Breaks when 1 - 1/alpha is what rounding 1/alpha leaves of it: 5e-13 below at alpha = 1.0001.
+
+    The reference minimises over real orders in 40 digits.
+    """
+    rho, epsilon = 10.150463266685135, 1.0191424605997956
+    got = float(jaxdp.zcdp_to_delta(rho, epsilon))
+    with mp.workdps(40):
+
+        def log_delta(t):
+            a1 = mp.exp(t)
+            return a1 * ((a1 + 1) * mp.mpf(rho) - mp.mpf(epsilon) + t) - (a1 + 1) * mp.log1p(a1)
+
+        low, high = mp.mpf(-12), mp.mpf(-6)
+        for _ in range(120):
+            third = (high - low) / 3
+            left = log_delta(low + third) <= log_delta(high - third)
+            low, high = (low, high - third) if left else (low + third, high)
+        off = float(got / mp.exp(log_delta(low)) - 1)
+    assert 0.0 <= off <= 2e-12, off
