@@ -5,6 +5,7 @@ milliseconds and rows take 3 to 12 of them, most of the time goes into rows that
 few lanes run, and a lane whose row is done goes on with the next row.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -103,6 +104,8 @@ def while_loop(
         ]
         axes = [0 if m else None for m in moves]
         every = jax.vmap(run, in_axes=(axes, 0))
+        if lanes == 1:  # (no batch: a batch goes both ways at every branch)
+            every = functools.partial(_alone, run, moves)
         if size <= lanes:
             found = lax.while_loop(
                 lambda s: jnp.any(jax.vmap(open_)(s)),
@@ -120,6 +123,17 @@ def while_loop(
 
     held = [jnp.asarray(x) for x in closed.consts]
     return jax.tree.unflatten(treedef, loop(*held, *leaves))
+
+
+def _alone(
+    run: Callable[..., list[jax.Array]],
+    moves: Sequence[bool],
+    held: Sequence[jax.Array],
+    leaves: Sequence[jax.Array],
+) -> list[jax.Array]:
+    """`run` of the one row of a batch."""
+    own = [x[0] if moved else x for x, moved in zip(held, moves, strict=True)]
+    return [y[None] for y in run(own, [x[0] for x in leaves])]
 
 
 def _where(keep: jax.Array, new: Sequence[jax.Array], old: Sequence[jax.Array]) -> list[jax.Array]:

@@ -12,7 +12,16 @@ from jax.typing import ArrayLike
 from jaxdp import _law, _numerical_guess
 from jaxdp._allocation._selected import Selected
 from jaxdp._divergences import log_add
-from jaxdp._law import Bounds, Sides, _allocation, _average_guess, _subset, either
+from jaxdp._law import (
+    Bounds,
+    Sides,
+    _allocation,
+    _average_atoms,
+    _average_guess,
+    _average_pairs_plan,
+    _subset,
+    either,
+)
 from jaxdp._mechanisms import Average, Mechanism, _curve
 from jaxdp._mechanisms._gaussian import GaussianFamily
 
@@ -21,6 +30,7 @@ _ESTIMATE_SIZE = 2048
 _RARE = -690.0  # log of failures that may not be numbers
 _RATES, _RATE = (0.25, 0.5, 1.0), 0.5  # of tests for a choice of steps, relative to k/t
 _FLOOR = 4.0  # of the tail that tests see, below log delta
+_POINTS_OF_PAIRS = 512  # of lists
 _POINTS = {1: 8192, -1: 16384}  # of the composition: the bound below needs more
 
 
@@ -90,9 +100,18 @@ def _size(m: Mechanism, grid_size: int | None) -> int:
 
 
 def _terms(
-    m: Mechanism, as_term: StepTerm, aim: jax.Array, direction: Any, side: int, size: int
+    m: Mechanism,
+    as_term: StepTerm,
+    aim: jax.Array,
+    direction: Any,
+    side: int,
+    size: int,
+    reading: Any,
 ) -> tuple[_law.Term, ...]:
-    """The factors of m, laws of averages above or below, right in one direction."""
+    """The factors of m, laws of averages above or below, right in one direction.
+
+    `reading` is that in which they are read, the other one at a negative epsilon.
+    """
     terms, every = [], _curve.canonical_terms(m)
     alone = all(isinstance(t.mechanism, Average) for t in every)
     number = sum(jnp.asarray(t.multiplicity, jnp.float64) for t in every)
@@ -102,7 +121,11 @@ def _terms(
         if not isinstance(block, Average):
             terms.append(as_term(block, t.multiplicity))
             continue
-        terms.append(averaged(block, t.multiplicity, as_term, aim, direction, side, size, others))
+        terms.append(
+            averaged(
+                block, t.multiplicity, as_term, aim, direction, side, size, others, reading=reading
+            )
+        )
     return tuple(terms)
 
 
@@ -117,28 +140,54 @@ def averaged(
     others: Any = None,
     outside: ArrayLike = 1.0,
     several: ArrayLike | None = None,
+    reading: Any = None,
 ) -> _law.Term:
     """An average as a term, its law above or below, right in one direction and about one delta.
 
-    So many of what it is in (`outside`) are composed, or averaged (`several` of them).
+    So many of what it is in (`outside`) are composed, or averaged (`several` of them). `reading` is
+    the direction that is read, if not that one.
     """
     count = jnp.asarray(count, jnp.float64)
     if isinstance(block, Selected):
         number = jnp.maximum(count, 1.0)
         law = _selection(block, as_term, aim - jnp.log(number) - _FLOOR, direction, size)(_RATE)
         return _subset.as_term(law, _law.sign_of(direction))._replace(count=count)
-    term = _allocation.averaged_term(
-        as_term(step_of(block), 1.0, of=block.num_steps),
-        block.num_steps,
-        log_delta=aim + jnp.log(outside),
-        direction=direction,
-        side=side,
-        size=size,
-        count=jnp.maximum(count, 1.0) * outside,
-        others=others,
-        several=several,
-    )
-    return term._replace(count=count)
+    step = as_term(step_of(block), 1.0, of=block.num_steps)
+    steps = jnp.asarray(block.num_steps, jnp.float64)
+    known = _average_atoms.coarse(step)
+
+    def on_ratios() -> _law.Term:
+        return _allocation.averaged_term(
+            step,
+            steps,
+            log_delta=aim + jnp.log(outside),
+            direction=direction,
+            side=side,
+            size=size,
+            count=jnp.maximum(count, 1.0) * outside,
+            others=others,
+            several=several,
+            known=known,
+        )
+
+    aim_of_each = aim - jnp.log(jnp.maximum(count, 1.0))
+
+    def in_pairs() -> _law.Term:
+        term = _average_pairs_plan.averaged(
+            step,
+            steps,
+            aim_of_each,
+            _law.sign_of(direction if reading is None else reading),
+            side,
+            known,
+            _POINTS_OF_PAIRS if size > _ESTIMATE_SIZE else _POINTS_OF_PAIRS // 4,
+        )
+        return term._replace(mass_error=jnp.where(jnp.isnan(step.mass_error), jnp.nan, 0.0))
+
+    if getattr(block, "long", ()):
+        return on_ratios()._replace(count=count)
+    better = _average_pairs_plan.better(step, known, steps, aim_of_each)
+    return _law.one_of(better, in_pairs, on_ratios)._replace(count=count)
 
 
 def _selection(
@@ -263,10 +312,12 @@ def _log_delta(
     if block is not None and repeated is None:
         return once(block)
     aim = _guess(m, epsilon, direction, as_term)
+    add = direction == "add" if isinstance(direction, str) else direction
+    reading = add ^ (epsilon < 0.0)
     more = functools.partial(
         _each_side,
         functools.partial(_law.log_delta_bounds, epsilon=epsilon),
-        lambda side: _terms(m, as_term, aim, direction, side, size),
+        lambda side: _terms(m, as_term, aim, direction, side, size, reading),
         direction,
         sides,
     )
@@ -316,7 +367,7 @@ def epsilon(
     more = functools.partial(
         _each_side,
         functools.partial(_law.epsilon_bounds, log_delta=log_target),
-        lambda side: _terms(m, as_term, log_target, direction, side, size),
+        lambda side: _terms(m, as_term, log_target, direction, side, size, direction),
         direction,
         sides,
     )

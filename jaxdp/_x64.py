@@ -102,13 +102,15 @@ def _batch_shape(leaves: Sequence[Any], core_ndims: Sequence[int]) -> tuple[int,
 
 def _map_in_chunks(function, arrays, size: int, chunk: int) -> tuple[jax.Array, ...]:
     """One compiled body over equal chunks; the last is padded with copies of the last element."""
+    if chunk == 1:  # no batch: a batch goes both ways at every branch
+        return jax.lax.map(function, arrays)
     blocks = -(-size // chunk)
     padded = [
         jnp.concatenate([x, jnp.broadcast_to(x[-1:], (blocks * chunk - size, *x.shape[1:]))])
         for x in arrays
     ]
     split = [x.reshape((blocks, chunk, *x.shape[1:])) for x in padded]
-    outputs = jax.lax.map(lambda block: function(list(block)), split)
+    outputs = jax.lax.map(jax.vmap(function), split)
     return tuple(out.reshape((blocks * chunk, *out.shape[2:]))[:size] for out in outputs)
 
 
@@ -140,7 +142,7 @@ def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
                 [jnp.broadcast_to(x, (size, *x.shape)) for x in flat]
             )
         elif job.chunk is not None and size > job.chunk:
-            outputs = _map_in_chunks(jax.vmap(at), moving, size, job.chunk)
+            outputs = _map_in_chunks(at, moving, size, job.chunk)
         else:
             outputs = jax.vmap(at)(moving)
         outputs = tuple(out.reshape(batch + out.shape[1:]) for out in outputs)

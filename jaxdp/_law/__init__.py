@@ -18,6 +18,7 @@ from jaxdp._law._terms import Sides as Sides
 from jaxdp._law._terms import Term as Term
 from jaxdp._law._terms import Terms as Terms
 from jaxdp._law._terms import either as either
+from jaxdp._law._terms import one_of as one_of
 from jaxdp._law._terms import orient_one as orient_one
 from jaxdp._law._terms import oriented as oriented
 from jaxdp._law._terms import sign_of as sign_of

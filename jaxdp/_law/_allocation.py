@@ -135,18 +135,20 @@ def averaged_term(
     count: ArrayLike = 1.0,
     others: ArrayLike | None = None,
     several: ArrayLike | None = None,
+    known: _average_atoms.Coarse | None = None,
 ) -> Term:
     """The law of the average of num_steps ratios, above (side = 1) or below (-1), as a term.
 
     Right in the given direction only: pass the same one to the engine. `log_delta` is what its tail
     is to be accurate for, a choice; `count` is the term's, `others` how many other averages there
-    are, if nothing else is composed with it, and `several` (add) how many of such are averaged.
+    are, if nothing else is composed with it, and `several` (add) how many of such are averaged. The
+    coarse law may be `known`.
     """
     s = sign_of(direction)
     steps, log_delta, count = _numbers(num_steps, log_delta, count)
     aim = jnp.maximum(log_delta - jnp.log(jnp.maximum(count, 1.0)), -600.0)
     beside = None if others is None else lax.stop_gradient(_numbers(others)[0])
-    known = _average_atoms.coarse(term)
+    known = _average_atoms.coarse(term) if known is None else known
     jumps = _average_jump.choose(known, steps, aim, s) if may_remove(s) else None
     rounds = either(s > 0, _ROUNDS if side > 0 else _average_plan.ROUNDS, _average_plan.ROUNDS)
     if several is not None:  # what is averaged again has no delta of its own that rounds would find

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend import core
 from jax.typing import ArrayLike
 
 from jaxdp import _lanes
@@ -96,6 +97,43 @@ def of_each(one: Callable[..., Any], terms: Sequence[Term], rows: Sequence[Any])
 
     index = [jnp.int32(i) for i in range(len(terms))]
     return _lanes.each(at, list(zip(index, map(numbers, terms), rows, strict=True)))
+
+
+def one_of(some: jax.Array, yes: Callable[[], Term], no: Callable[[], Term]) -> Term:
+    """One of two terms, of which that one alone is worked out (but in a batch)."""
+    a, b = _where(some, yes), _where(~some, no)
+
+    def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return lax.cond(some, a.masses, b.masses, *jnp.broadcast_arrays(lo, hi))
+
+    return Term(
+        masses, *jax.tree.map(lambda x, y: jnp.where(some, x, y), tuple(a[1:]), tuple(b[1:]))
+    )
+
+
+def _where(some: jax.Array, build: Callable[[], Term]) -> Term:
+    """The term where that is so, else one of zeros: what its masses close over is handed on."""
+    program = []
+
+    def numbers() -> tuple[list[jax.Array], Any]:
+        term = build()
+        closed = jax.make_jaxpr(term.masses)(*jnp.zeros((2,), jnp.float64))
+        program[:] = [closed.jaxpr]
+        rest = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tuple(term[1:]))
+        return [jnp.asarray(x) for x in closed.consts], rest
+
+    shapes = jax.eval_shape(numbers)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    consts, rest = lax.cond(some, numbers, lambda: nothing)
+
+    def at(lo: jax.Array, hi: jax.Array) -> list[jax.Array]:
+        return core.jaxpr_as_fun(core.ClosedJaxpr(program[0], consts))(lo, hi)
+
+    def masses(lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+        log_q, log_p = jax.vmap(at)(lo.reshape(-1), hi.reshape(-1))
+        return log_q.reshape(lo.shape), log_p.reshape(lo.shape)
+
+    return Term(masses, *rest)
 
 
 class Family(NamedTuple):

@@ -129,9 +129,12 @@ class OnGrid(Method):
         object.__setattr__(self, "grid_size", n)
 
     def _chunk(self, m: Mechanism, leaves: Sequence[Any]) -> int | None:
-        laws = 1 + len(_curve.canonical_terms(m)) + _curve.has_average(m)
+        terms = _curve.canonical_terms(m)
+        laws = 1 + len(terms) + _curve.has_average(m)
         row_bytes = _POINT_BYTES * laws * (self.grid_size or _POINTS)
-        return _devices.rows_at_a_time(_ROWS, row_bytes, leaves)
+        # (Composed averages take as many steps as a row needs, alone; a batch takes all.)
+        alone = _curve.has_average(m) and (len(terms) > 1 or terms[0].count is not None)
+        return _devices.rows_at_a_time(1 if alone else _ROWS, row_bytes, leaves)
 
 
 def check_method(method: Method | None) -> None:

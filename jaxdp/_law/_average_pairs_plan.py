@@ -1,0 +1,203 @@
+"""Which averages are taken in pairs, on which list, and the law of an average as a term.
+
+What is chosen here (the ends of the list, how it follows the law) needs not be right.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.custom_derivatives import SymbolicZero
+
+from jaxdp._divergences import exp_log, log_positive
+from jaxdp._law import _allowances
+from jaxdp._law._average_atoms import ENDS, Coarse, log_sum
+from jaxdp._law._average_pairs import Law, between, contracted, first, one_more, twice
+from jaxdp._law._intervals import interval_masses
+from jaxdp._law._terms import Sign, Term
+
+FEW, LARGEST = 8, 1 << 14  # numbers of ratios
+_WIDE, _NEXT = 0.35, 1e-2  # deviation of an average; losses from the least to that of all ratios
+_NARROW = 5e-4  # losses from end to end that leave too few digits to the shares of a cell
+_TILTS = 2.0 ** np.arange(-8.0, 40.0)
+_FLOOR = np.log(1e-3)  # of delta: what the ends of a list may cost
+_PART, _DEVIATIONS = 0.05, 8.0  # of the least average, or so far below it: ratios that are needed
+_LOWEST = -300.0  # losses of a list
+
+
+class _Needed(NamedTuple):
+    """The least average, the deviation of one ratio there; what bounds the masses of small ones.
+
+    All as losses: `end` is the least of all, `high` that up to which single ratios are needed.
+    `tilts` and `log_mgf` are of one ratio, `variance` too.
+    """
+
+    least: jax.Array
+    deviation: jax.Array
+    end: jax.Array
+    high: jax.Array
+    variance: jax.Array
+    log_mass: jax.Array
+    tilts: jax.Array
+    log_mgf: jax.Array
+
+    def low(self, number: jax.Array, steps: jax.Array) -> jax.Array:
+        """The loss from which on an average of so many ratios, of all steps, is needed."""
+        part = 1.0 - _DEVIATIONS * self.deviation / jnp.sqrt(number)
+        part = jnp.where(number >= steps, 1.0, jnp.maximum(part, _PART))
+        bare = jnp.max(_below(self.tilts, self.log_mgf, number, self.log_mass - jnp.log(steps)))
+        bare = jnp.log(jnp.maximum(bare, np.exp(_LOWEST)))
+        return jnp.maximum(jnp.maximum(self.least + jnp.log(part), bare), self.end)
+
+    @property
+    def p_mass(self) -> jax.Array:
+        """That is needed of large ratios."""
+        return jnp.exp(jnp.maximum(self.log_mass, -690.0))
+
+
+def _below(
+    tilts: jax.Array, log_mgf: jax.Array, number: jax.Array, log_mass: jax.Array
+) -> jax.Array:
+    """By every tilt, an average of so many that no more mass than that is below, by Chernoff."""
+    return (log_mass - number * log_mgf) / (tilts * number)
+
+
+def _needed(term: Term, known: Coarse, steps: jax.Array, log_delta: jax.Array) -> _Needed:
+    high, end = jnp.asarray(term.support[1], jnp.float64), _end(term, steps)
+    end = jnp.maximum(end, _LOWEST)
+    log_q, tilts = known.atoms.log_q, jnp.asarray(_TILTS)
+    # (Cells of the coarse law at their lower ends.)
+    x = jnp.maximum(jnp.concatenate([jnp.zeros((1,)), np.minimum(ENDS[:-1], 1e100)]), exp_log(end))
+    x = jnp.where(jnp.arange(x.shape[0]) > 0, x, 0.0)
+    log_mgf = log_sum(log_q - tilts[:, None] * x)
+    least = _below(tilts, log_mgf, steps, log_delta)
+    best = jnp.max(least)
+    tilt = jnp.max(jnp.where(least >= best, tilts, 0.0))
+    log_weight = log_q - tilt * x
+    weight = jnp.exp(log_weight - log_sum(log_weight))
+    mean = jnp.sum(weight * x)
+    deviation = jnp.sqrt(jnp.sum(weight * (x - mean) ** 2)) / jnp.maximum(mean, 1e-300)
+    least = jnp.log(jnp.maximum(best, np.exp(_LOWEST)))
+    found = _Needed(least, deviation, end, high, high, log_delta, tilts, log_mgf)
+    x = jnp.where(known.above > found.p_mass, jnp.minimum(known.atoms.x, 1e100), 1.0)
+    variance = jnp.sum(jnp.exp(log_q) * (x - 1.0) ** 2)
+    return found._replace(high=jnp.minimum(high, jnp.log(jnp.max(x)) + 0.1), variance=variance)
+
+
+def _end(term: Term, steps: jax.Array) -> jax.Array:
+    """The least loss of an average that is not 0: where ratios may be, that of one among zeros."""
+    low, revealed = (jnp.asarray(v, jnp.float64) for v in (term.support[0], term.log_tau_q))
+    return low - jnp.where(revealed > -jnp.inf, jnp.log(steps), 0.0)
+
+
+def better(term: Term, known: Coarse, steps: jax.Array, log_delta: jax.Array) -> jax.Array:
+    """Whether to take pairs: of few ratios, and where their average is off its mean by much.
+
+    Or where all of them may be the least there is. Nearly equal ones leave too few digits.
+    """
+    steps, log_delta = lax.stop_gradient((steps, log_delta))
+    needed = _needed(term, known, steps, log_delta + _FLOOR)
+    some = (steps <= FEW) | (needed.variance > _WIDE**2 * steps)
+    some |= needed.least <= needed.end + _NEXT
+    some &= needed.high - needed.low(jnp.float64(1.0), steps) > _NARROW
+    return lax.stop_gradient(some & (steps <= LARGEST))
+
+
+@jax.custom_jvp
+def _is_constant(x: jax.Array) -> jax.Array:
+    """Whether no derivatives by x are asked for."""
+    return jnp.bool_(True)
+
+
+@functools.partial(_is_constant.defjvp, symbolic_zeros=True)
+def _is_constant_jvp(primals: tuple, tangents: tuple) -> tuple[jax.Array, Any]:
+    answer = jnp.bool_(isinstance(tangents[0], SymbolicZero))
+    return answer, np.zeros((), jax.dtypes.float0)
+
+
+def averaged(
+    term: Term,
+    steps: jax.Array,
+    log_delta: jax.Array,
+    s: Sign,
+    side: int,
+    known: Coarse,
+    size: int,
+) -> Term:
+    """The term of an average of up to `LARGEST` ratios, above or below.
+
+    Of a number between two whole ones it is the mixture of their laws (no bound), which makes the
+    derivative by that number what one ratio more does.
+
+    Args:
+      term: one ratio.
+      steps: how many.
+      log_delta: what the tails are to be accurate for, a choice.
+      s: in which direction points are moved by their rounding (that is all that depends on it).
+      side: +1 above, -1 below.
+      known: its coarse law.
+      size: of the list.
+    """
+    levels = LARGEST.bit_length()
+    is_constant, log_delta = _is_constant(steps), lax.stop_gradient(log_delta)
+    share, steps = steps - lax.stop_gradient(jnp.floor(steps)), lax.stop_gradient(jnp.floor(steps))
+    needed = lax.stop_gradient(_needed(term, known, steps, log_delta + _FLOOR))
+    low, end = needed.low(jnp.float64(1.0), steps), needed.end
+    # Atoms at the ends of what there is stay within, next to the first point and the last.
+    last = jnp.asarray(term.support[1], jnp.float64)
+    bounded = (low <= end) & (end > _LOWEST)
+    least = jnp.where(bounded, _end(term, steps), low)
+    low = least - jnp.where(bounded, _allowances.nudge(least, 1.0), 0.0)
+    bounded = last <= jnp.maximum(needed.high, low + 1e-6)
+    last = jnp.where(bounded, last, jnp.maximum(needed.high, low + 1e-6))
+    high = last + jnp.where(bounded, _allowances.nudge(last, 1.0), 0.0)
+    law = first(term, low, (high - low) / (size - 1), size, side)
+    one, whole = law, steps.astype(jnp.int32)
+
+    def level(i: jax.Array, law: Law) -> Law:
+        """From the average of the digits so far, the first of which is a 1, to one digit more."""
+        k = levels - 2 - i
+
+        def more() -> Law:
+            number = (whole >> k).astype(jnp.float64)
+            joined = lax.cond(
+                (whole >> k) & 1 == 1,
+                lambda law: one_more(law, one, number - 1.0, side),
+                lambda law: law,
+                twice(law, side),
+            )
+            return contracted(joined, needed.low(number, steps), needed.p_mass, side)
+
+        return lax.cond(whole >> (k + 1) > 0, more, lambda: law)
+
+    law = lax.fori_loop(0, levels - 1, level, law)
+
+    def further() -> Law:
+        return between(law, one_more(law, one, steps, side), share, side)
+
+    law = lax.cond(is_constant & (share == 0.0), lambda: law, further)
+    return _as_term(law, term, s, side)
+
+
+def _as_term(law: Law, term: Term, s: Sign, side: int) -> Term:
+    reach = jnp.abs(law.low) + law.spacing * law.mass.shape[0] - _LOWEST
+    shift = 4 * LARGEST.bit_length() * _allowances.exponent(reach)
+    shift += 4.0 * lax.stop_gradient(jnp.asarray(term.mass_error, jnp.float64))
+    some = (law.mass > 0.0) & (law.ratio > 0.0)
+    at = jnp.where(some, jnp.log(jnp.where(some, law.ratio, 1.0)) + s * side * shift, law.losses)
+    q = jnp.where(some, law.mass, 0.0)
+    p = q * law.ratio * (1.0 + s * side * shift)
+    low, high = jnp.min(jnp.where(some, at, jnp.inf)), jnp.max(jnp.where(some, at, -jnp.inf))
+    if side < 0:  # (means of a cell into which others were rounded)
+        at, q, p = lax.sort((at, q, p), num_keys=1)
+    room = jnp.zeros(((1 << (at.shape[0] - 1).bit_length()) - at.shape[0],))
+    at = lax.stop_gradient(at)
+    masses = interval_masses(
+        jnp.concatenate([q, room]),
+        jnp.concatenate([p, room]),
+        lambda loss: jnp.searchsorted(at, loss, side="right").astype(jnp.int32),
+    )
+    return Term(masses, 1.0, log_positive(law.tau), log_positive(law.zero), (low, high))
