@@ -60,10 +60,9 @@ STEPS = {
 def test_beside_the_exact_law(kind, direction):
     """Breaks when a pair's mass goes to a wrong point, is lost, or rounded to the wrong side."""
     step, outcomes = STEPS[kind]
-    steps, epochs = np.array([2.0, 3.0, 5.0]), np.array([2.0, 3.0, 2.0])
+    steps, epochs = np.array([3.0, 5.0]), np.array([3.0, 2.0])
     run = jaxdp.RandomAllocation(step, steps[:, None], num_epochs=epochs[:, None])
-    top = float(step._loss_range()[1])
-    at = np.array([-0.7, -0.1, 0.02, 0.3, 0.8, 1.3]) * top
+    at = np.array([-0.4, 0.1, 1.3]) * float(step._loss_range()[1])
     low, high = jaxdp.delta_bounds(run, at, direction=direction, method=jaxdp.Numerical())
     for i, (t, n) in enumerate(zip(steps, epochs, strict=True)):
         law = finite_truth.composed(averaged(outcomes, int(t)), int(n))
@@ -101,11 +100,11 @@ def test_agrees_with_lattices_of_ratios(monkeypatch):
     """Breaks when one of the two is no bound: where both are narrow, they overlap."""
     rng = np.random.default_rng(5)
     run = jaxdp.RandomAllocation(
-        jaxdp.Gaussian(rng.uniform(1.0, 3.0, 12)),
-        np.round(np.exp(rng.uniform(np.log(20), np.log(500), 12))),
-        num_epochs=np.round(rng.uniform(2, 40, 12)),
+        jaxdp.Gaussian(rng.uniform(1.0, 3.0, 4)),
+        np.round(np.exp(rng.uniform(np.log(20), np.log(500), 4))),
+        num_epochs=np.round(rng.uniform(2, 40, 4)),
     )
-    delta = 10.0 ** rng.uniform(-9, -3, 12)
+    delta = 10.0 ** rng.uniform(-9, -3, 4)
     found = []
     for some in (True, False):
         monkeypatch.setattr(_average_pairs_plan, "better", lambda *_, some=some: jnp.bool_(some))
@@ -164,11 +163,11 @@ def test_derivatives(direction):
 
 def test_a_batch_is_its_rows():
     """Breaks when a row of a batch takes the way of another one."""
-    steps, epochs = np.array([3.0, 900.0, 40.0, 20000.0]), np.array([50.0, 4.0, 9.0, 2.0])
-    sigma, delta = np.array([0.8, 1.5, 0.4, 0.7]), np.array([1e-9, 1e-6, 1e-11, 1e-5])
+    steps, epochs = np.array([3.0, 900.0, 40.0]), np.array([50.0, 4.0, 9.0])
+    sigma, delta = np.array([0.8, 1.5, 0.4]), np.array([1e-9, 1e-6, 1e-11])
     run = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), steps, num_epochs=epochs)
-    together = jaxdp.epsilon_bounds(run, delta)
-    for i in range(4):
+    together = jaxdp.epsilon_bounds(run, delta, direction="add")
+    for i in range(3):
         one = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma[i]), steps[i], num_epochs=epochs[i])
-        alone = jaxdp.epsilon_bounds(one, delta[i])
+        alone = jaxdp.epsilon_bounds(one, delta[i], direction="add")
         np.testing.assert_allclose([x[i] for x in together], alone, rtol=1e-5)
