@@ -30,7 +30,7 @@ _ESTIMATE_SIZE = 2048
 _RARE = -690.0  # log of failures that may not be numbers
 _RATES, _RATE = (0.25, 0.5, 1.0), 0.5  # of tests for a choice of steps, relative to k/t
 _FLOOR = 4.0  # of the tail that tests see, below log delta
-_POINTS_OF_PAIRS = 512  # of lists
+_POINTS_OF_PAIRS = 768  # of lists
 _POINTS = {1: 8192, -1: 16384}  # of the composition: the bound below needs more
 
 
@@ -186,7 +186,7 @@ def averaged(
 
     if getattr(block, "long", ()):
         return on_ratios()._replace(count=count)
-    better = _average_pairs_plan.better(step, known, steps, aim_of_each)
+    better = _average_pairs_plan.better(step, known, steps, count, aim_of_each)
     return _law.one_of(better, in_pairs, on_ratios)._replace(count=count)
 
 

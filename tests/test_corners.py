@@ -420,3 +420,14 @@ def test_next_to_no_noise_says_how_often_a_record_is_sampled():
             jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1e-6), q), n), 1.0
         )))(jnp.asarray(q), jnp.asarray(n, float))  # fmt: skip
         np.testing.assert_allclose(slope, n * (1.0 - q) ** (n - 1) / truth, rtol=1e-6)
+
+
+def test_a_pair_next_to_a_certain_outcome():
+    """Breaks when the logarithm of a mass next to 1 lacks the digits that the others have."""
+    pair = jaxdp.FinitePair([2.1818460109617446e-10, 0.9999999997818154], [0.0, 1.0])
+    with jax.enable_x64(True):
+        at = np.array([-1e-10, -2e-10, 0.0, 1e-10])
+        low, high = jaxdp.delta_bounds(pair, at, direction="remove", method=jaxdp.Numerical())
+        assert np.all(np.asarray(high) >= 2.1818460109617446e-10)
+        np.testing.assert_allclose(high, 2.1818460109617446e-10, rtol=1e-6)
+        assert np.all(np.asarray(low) <= 2.1818460109617446e-10)

@@ -172,7 +172,7 @@ def _processed(row, answers):
     low, high = answers
     if mp.isnan(low) or mp.isnan(high):
         return "nan", ""
-    truth = _pair_after(p, q, kernel)[0].delta(epsilon, "both")
+    truth = min(_pair_after(p, q, kernel)[0].delta(epsilon, "both"), mp.mpf(1))  # (but for a digit)
     note = f"({mp.nstr(low, 15)}, {mp.nstr(high, 15)}), truth {mp.nstr(truth, 15)}"
     if high < truth or low > truth:
         return "violation", note

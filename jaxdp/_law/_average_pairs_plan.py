@@ -20,8 +20,9 @@ from jaxdp._law._intervals import interval_masses
 from jaxdp._law._terms import Sign, Term
 
 FEW, LARGEST = 8, 1 << 14  # numbers of ratios
-_WIDE, _NEXT = 0.35, 1e-2  # deviation of an average; losses from the least to that of all ratios
-_NARROW = 5e-4  # losses from end to end that leave too few digits to the shares of a cell
+_WIDE, _MANY = 0.5, 512.0  # deviation of an average, and for how many at most
+_NEXT = 1e-2  # losses from the least average to the least ratio
+_NARROW = 5e-9  # losses from end to end, of every step, that leave few digits to a cell's shares
 _TILTS = 2.0 ** np.arange(-8.0, 40.0)
 _FLOOR = np.log(1e-3)  # of delta: what the ends of a list may cost
 _PART, _DEVIATIONS = 0.05, 8.0  # of the least average, or so far below it: ratios that are needed
@@ -93,16 +94,19 @@ def _end(term: Term, steps: jax.Array) -> jax.Array:
     return low - jnp.where(revealed > -jnp.inf, jnp.log(steps), 0.0)
 
 
-def better(term: Term, known: Coarse, steps: jax.Array, log_delta: jax.Array) -> jax.Array:
+def better(
+    term: Term, known: Coarse, steps: jax.Array, count: jax.Array, log_delta: jax.Array
+) -> jax.Array:
     """Whether to take pairs: of few ratios, and where their average is off its mean by much.
 
     Or where all of them may be the least there is. Nearly equal ones leave too few digits.
     """
-    steps, log_delta = lax.stop_gradient((steps, log_delta))
+    steps, count, log_delta = lax.stop_gradient((steps, count, log_delta))
     needed = _needed(term, known, steps, log_delta + _FLOOR)
-    some = (steps <= FEW) | (needed.variance > _WIDE**2 * steps)
+    wide = _WIDE**2 * steps * jnp.maximum(steps / _MANY, 1.0)
+    some = (steps <= FEW) | (needed.variance > wide)
     some |= needed.least <= needed.end + _NEXT
-    some &= needed.high - needed.low(jnp.float64(1.0), steps) > _NARROW
+    some &= needed.high - needed.low(jnp.float64(1.0), steps) > _NARROW * steps * count
     return lax.stop_gradient(some & (steps <= LARGEST))
 
 

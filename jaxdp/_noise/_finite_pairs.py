@@ -20,6 +20,7 @@ from jaxdp._mechanisms._base import Masses
 from jaxdp._special import log1p
 
 _SUM_TOLERANCE = 1e-5  # float32 callers
+_MOST = 0.999
 
 
 def check_distribution(name: str, value: Any, ndim: int) -> None:
@@ -69,7 +70,12 @@ def normalised_logs(p: jax.Array) -> jax.Array:
     """The logarithms of `normalised`, those of subnormal probabilities included."""
     excess, good = _excess(p)
     # (A sum that is 1 up to rounding is left alone: tables look for atoms at the very losses.)
-    return jnp.where(good, subnormal.log_positive(p) - jnp.log(1.0 + excess), jnp.nan)
+    logs = subnormal.log_positive(p) - jnp.log(1.0 + excess)
+    # Next to 1 all digits are in what the others have.
+    most = p > _MOST
+    rest = jnp.where(most, (1.0 - p) + excess, 0.0)
+    logs = jnp.where(most, log1p(-rest / (1.0 + excess)), logs)
+    return jnp.where(good, logs, jnp.nan)
 
 
 class FiniteFamily(Base):
