@@ -182,7 +182,9 @@ def averaged(
             known,
             _POINTS_OF_PAIRS if size > _ESTIMATE_SIZE else _POINTS_OF_PAIRS // 4,
         )
-        return term._replace(mass_error=jnp.where(jnp.isnan(step.mass_error), jnp.nan, 0.0))
+        return term._replace(
+            mass_error=jnp.where(jnp.isnan(step.mass_error), jnp.nan, term.mass_error)
+        )
 
     if getattr(block, "long", ()):
         return on_ratios()._replace(count=count)

@@ -26,7 +26,10 @@ _NARROW = 5e-9  # losses from end to end, of every step, that leave few digits t
 _TILTS = 2.0 ** np.arange(-8.0, 40.0)
 _FLOOR = np.log(1e-3)  # of delta: what the ends of a list may cost
 _PART, _DEVIATIONS = 0.05, 8.0  # of the least average, or so far below it: ratios that are needed
-_LOWEST = -300.0  # losses of a list
+_LOWEST, _HIGHEST = -300.0, 150.0  # losses of a list
+_DEEPEST = -500.0  # log delta of an average
+_SMALLEST = 1e-290  # what underflow may lose
+_LOST = 1e-8  # relative: if more is, something has gone wrong
 
 
 class _Needed(NamedTuple):
@@ -106,6 +109,7 @@ def better(
     wide = _WIDE**2 * steps * jnp.maximum(steps / _MANY, 1.0)
     some = (steps <= FEW) | (needed.variance > wide)
     some |= needed.least <= needed.end + _NEXT
+    some &= (needed.high < _HIGHEST) & (log_delta > _DEEPEST)
     some &= needed.high - needed.low(jnp.float64(1.0), steps) > _NARROW * steps * count
     return lax.stop_gradient(some & (steps <= LARGEST))
 
@@ -183,10 +187,14 @@ def averaged(
         return between(law, one_more(law, one, steps, side), share, side)
 
     law = lax.cond(is_constant & (share == 0.0), lambda: law, further)
+    if side > 0:  # (of Q-masses, whose P-masses are e^high times that at most)
+        lost = lax.stop_gradient(_SMALLEST * jnp.exp(high))
+        law = law._replace(zero=law.zero + _SMALLEST, tau=law.tau + lost)
     return _as_term(law, term, s, side)
 
 
 def _as_term(law: Law, term: Term, s: Sign, side: int) -> Term:
+    """With points moved (see `_average_pairs`); unknown if masses are lost."""
     reach = jnp.abs(law.low) + law.spacing * law.mass.shape[0] - _LOWEST
     shift = 4 * LARGEST.bit_length() * _allowances.exponent(reach)
     shift += 4.0 * lax.stop_gradient(jnp.asarray(term.mass_error, jnp.float64))
@@ -195,6 +203,9 @@ def _as_term(law: Law, term: Term, s: Sign, side: int) -> Term:
     q = jnp.where(some, law.mass, 0.0)
     p = q * law.ratio * (1.0 + s * side * shift)
     low, high = jnp.min(jnp.where(some, at, jnp.inf)), jnp.max(jnp.where(some, at, -jnp.inf))
+    # Both have a mass of 1, above rather more, below rather less.
+    totals = jnp.stack([jnp.sum(q) + law.zero, jnp.sum(p) + law.tau])
+    right = jnp.all(totals >= 1.0 - _LOST) if side > 0 else jnp.all(totals <= 1.0 + _LOST)
     if side < 0:  # (means of a cell into which others were rounded)
         at, q, p = lax.sort((at, q, p), num_keys=1)
     room = jnp.zeros(((1 << (at.shape[0] - 1).bit_length()) - at.shape[0],))
@@ -204,4 +215,5 @@ def _as_term(law: Law, term: Term, s: Sign, side: int) -> Term:
         jnp.concatenate([p, room]),
         lambda loss: jnp.searchsorted(at, loss, side="right").astype(jnp.int32),
     )
-    return Term(masses, 1.0, log_positive(law.tau), log_positive(law.zero), (low, high))
+    error = jnp.where(right, 0.0, jnp.nan)
+    return Term(masses, 1.0, log_positive(law.tau), log_positive(law.zero), (low, high), error)
