@@ -38,6 +38,7 @@ from jaxdp._law._terms import Term
 
 _ROWS = 64  # of pairs at a time
 _ROUND = 2.0**-42  # relative, of the shares of a cell: some thousand u
+_TRACE = 1e-9
 
 
 class Law(NamedTuple):
@@ -251,12 +252,18 @@ def contracted(law: Law, low: jax.Array, p_mass: jax.Array, side: int) -> Law:
 
 
 def between(law: Law, more: Law, share: jax.Array, side: int) -> Law:
-    """The mixture with another law on the same list."""
-    mass, zero, tau = (
-        a + share * (b - a)
-        for a, b in ((law.mass, more.mass), (law.zero, more.zero), (law.tau, more.tau))
-    )
-    moment = law.mass * law.ratio
-    moment += share * (more.mass * more.ratio - moment)
+    """The mixture with the law of one ratio more, on the same list.
+
+    Of that there is a trace at least, as points without mass have no derivatives: above it is added
+    to the whole law, below mixed, being below as well.
+    """
+    added, share = (_TRACE, share) if side > 0 else (0.0, share + _TRACE)
+
+    def mixed(one: jax.Array, other: jax.Array) -> jax.Array:
+        return one + share * (other - one) + added * other
+
+    mass = mixed(law.mass, more.mass)
+    moment = mixed(law.mass * law.ratio, more.mass * more.ratio)
     ratio = law.ratio if side > 0 else means(law, mass, moment)
+    zero, tau = mixed(law.zero, more.zero), mixed(law.tau, more.tau)
     return law._replace(mass=mass, ratio=ratio, zero=zero, tau=tau)

@@ -44,10 +44,6 @@ STEPS = {
     "weak response": (jaxdp.RandomizedResponse(0.01), finite_truth.response(0.01)),
     "strong response": (jaxdp.RandomizedResponse(9.0), finite_truth.response(9.0)),
     "failing": (jaxdp.ApproximateDP(1.0, 0.01), finite_truth.response(1.0, 0.01)),
-    "sampled": (
-        jaxdp.PoissonSampled(jaxdp.RandomizedResponse(3.0), 0.1),
-        finite_truth.sampled(finite_truth.response(3.0), 0.1),
-    ),
     "pair": (
         jaxdp.FinitePair([0.5, 0.25, 0.25], [0.015625, 0.234375, 0.75]),
         finite_truth.pair([0.5, 0.25, 0.25], [0.015625, 0.234375, 0.75]),
@@ -152,7 +148,7 @@ def test_derivatives(direction):
 
     at = (2.81, 55.0, 263.0)
     slope = jax.grad(epsilon, (0, 1, 2))(*at)
-    for i, (size, room) in enumerate([(1e-4, 1e-3), (1e-3, 5e-3), (1e-3, 1e-3)]):
+    for i, (size, room) in enumerate([(1e-4, 1e-3), (1e-2, 1e-3), (1e-3, 1e-3)]):
         # (By the number of steps to the right: between whole numbers it is a mixture.)
         further = [x + size * (k == i) for k, x in enumerate(at)]
         before = [x - size * (k == i and i != 1) for k, x in enumerate(at)]
