@@ -28,6 +28,9 @@ Aimed = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array]]
 # results, by the points of its grid and by law (measured for two bounds of one law: 540 bytes a
 # point, of three laws: 968, of an allocation: 666).
 _ROWS, _POINT_BYTES, _POINTS = 8, 256, 16384
+_PAIR_BYTES = (
+    6 * 8 * 768**2
+)  # of `_law._average_pairs`: all pairs of points, and what comes of them
 
 
 class Method(abc.ABC):
@@ -134,6 +137,7 @@ class OnGrid(Method):
         row_bytes = _POINT_BYTES * laws * (self.grid_size or _POINTS)
         # (Composed averages take as many steps as a row needs, alone; a batch takes all.)
         alone = _curve.has_average(m) and (len(terms) > 1 or terms[0].count is not None)
+        row_bytes += _PAIR_BYTES if alone else 0
         return _devices.rows_at_a_time(1 if alone else _ROWS, row_bytes, leaves)
 
 
