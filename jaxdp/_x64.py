@@ -105,10 +105,8 @@ def _map_in_chunks(function, arrays, size: int, chunk: int) -> tuple[jax.Array, 
     if chunk == 1:  # no batch: a batch goes both ways at every branch
         return jax.lax.map(function, arrays)
     blocks = -(-size // chunk)
-    padded = [
-        jnp.concatenate([x, jnp.broadcast_to(x[-1:], (blocks * chunk - size, *x.shape[1:]))])
-        for x in arrays
-    ]
+    more = blocks * chunk - size
+    padded = [jnp.concatenate([x, jnp.broadcast_to(x[-1:], (more, *x.shape[1:]))]) for x in arrays]
     split = [x.reshape((blocks, chunk, *x.shape[1:])) for x in padded]
     outputs = jax.lax.map(jax.vmap(function), split)
     return tuple(out.reshape((blocks * chunk, *out.shape[2:]))[:size] for out in outputs)

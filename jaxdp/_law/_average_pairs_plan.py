@@ -1,6 +1,7 @@
 """Which averages are taken in pairs, on which list, and the law of an average as a term.
 
-What is chosen here (the ends of the list, how it follows the law) needs not be right.
+What is chosen (`better`, and what is needed of a list) need not be right; the law is certified by
+the rules of `_average_pairs`, and by what `_as_term` adds.
 """
 
 import functools

@@ -28,9 +28,8 @@ Aimed = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array]]
 # results, by the points of its grid and by law (measured for two bounds of one law: 540 bytes a
 # point, of three laws: 968, of an allocation: 666).
 _ROWS, _POINT_BYTES, _POINTS = 8, 256, 16384
-_PAIR_BYTES = (
-    6 * 8 * 768**2
-)  # of `_law._average_pairs`: all pairs of points, and what comes of them
+# All pairs of points of `_law._average_pairs`, and what is worked out of them.
+_PAIR_BYTES = 6 * 8 * 768**2
 
 
 class Method(abc.ABC):
