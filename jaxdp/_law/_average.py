@@ -98,7 +98,7 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: Sign, s
         law = _average_grid.upper(term, spacing, plan.middle, plan.largest, cells, s, plan.limit)
     else:
         law = _average_grid.lower(
-            term, spacing, plan.middle, plan.largest, plan.cut, cells, s, plan.limit
+            term, spacing, plan.middle, plan.largest, plan.cut, cells, s, plan.limit, plan.heavy
         )
     lattice, theta = law.lattice, plan.theta
     h = lattice.spacing

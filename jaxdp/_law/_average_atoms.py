@@ -19,6 +19,7 @@ _SIDE = np.concatenate(
     [np.geomspace(1e-9, 1.0, 218), np.arange(1.1, 60.0, 0.1), np.geomspace(60.0, 600.0, 78)]
 )
 _LOSSES = np.concatenate([-_SIDE[::-1], [0.0], _SIDE])
+_NARROW = 60.0  # losses up to which cells are
 ENDS = np.concatenate([[0.0], np.exp(_LOSSES), [np.inf]])  # of its atoms' ratios
 _BISECTIONS = 36
 # A tilt has one or the other at least: of information, in units of 1 / deviation.
@@ -26,6 +27,7 @@ _LEAST_INFORMATION, _LEAST_TILT = 0.1, 0.5
 DEEPEST = -660.0  # log delta: queries farther out are planned for there
 _TILT_RANGE = (1e-14, 1e14)
 _TOP_ALONE = 0.1
+FILLED = 0.35  # of the losses, by atoms that are far apart
 _ABOVE_ZERO = 1.0  # of queries' log delta (add), above what all ratios of 0 make up
 
 
@@ -52,6 +54,15 @@ class Coarse(NamedTuple):
 
     atoms: Atoms
     above: jax.Array
+
+    @property
+    def filled(self) -> jax.Array:
+        """The part of the losses, from the first there is to the last, of cells with mass."""
+        ends = jnp.asarray(_LOSSES)
+        some = (self.atoms.log_q[2:-1] > -jnp.inf) & (jnp.abs(ends[1:]) <= _NARROW)
+        low = jnp.min(jnp.where(some, ends[:-1], jnp.inf))
+        high = jnp.max(jnp.where(some, ends[1:], -jnp.inf))
+        return jnp.sum(jnp.where(some, ends[1:] - ends[:-1], 0.0)) / jnp.maximum(high - low, 1e-300)
 
 
 def coarse(term: Term) -> Coarse:

@@ -60,6 +60,7 @@ from jaxdp._law._terms import Sign, Term, either
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 _CUTS = 4
+_WITHIN, _APART = 1e-9, 2.0  # relative, of an atom's ratio; steps of a lattice from another atom
 _SMALLEST = -700.0  # log of a mass; a ratio of two is a double too
 
 
@@ -148,6 +149,22 @@ def _positions(lattice: Lattice, ladder: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.zeros((1,)), inner, lattice.top[None]])
 
 
+def _snapped(positions: jax.Array, some: jax.Array, place: jax.Array, top: jax.Array) -> jax.Array:
+    """With the inner position nearest to a place moved there, if that is to have a node."""
+    inner = positions[1:-1]
+    far = jnp.abs(inner - place)
+    nearest = some & (place < top) & (far <= jnp.min(far))
+    return jnp.concatenate([positions[:1], jnp.where(nearest, place, inner), positions[-1:]])
+
+
+def _before(term: Term, x: jax.Array, s: Sign) -> jax.Array:
+    """Just below (in Y) the mean of what is next to x, and moves as it does; 0 for nothing."""
+    found = _cells(term, x[None] * (1.0 - _WITHIN), x[None] * (1.0 + _WITHIN), -1)
+    mass, mean, error = (v[0] for v in found[:3])
+    mean = (mean - 2.0 * s * error) * (1.0 - s * _allowances.ratio_nudge(mean))
+    return jnp.where(mass > 0.0, mean, 0.0)
+
+
 def upper(
     term: Term,
     spacing: jax.Array,
@@ -164,11 +181,7 @@ def upper(
     high = jnp.where(place > 0.0, jnp.inf, high)
     low, high = (x * (1.0 + s * _allowances.ratio_nudge(x)) for x in (low, high))
     lattice = _lattice(low, high, largest, spacing, middle)
-    positions = _positions(lattice, ladder)
-    far = jnp.abs(positions[1:-1] - place)
-    nearest = (place > 0.0) & (place < lattice.top) & (far <= jnp.min(far))
-    inner = jnp.where(nearest, place, positions[1:-1])
-    positions = jnp.concatenate([positions[:1], inner, positions[-1:]])
+    positions = _snapped(_positions(lattice, ladder), place > 0.0, place, lattice.top)
     nodes = lattice.anchor + lattice.spacing * positions
     lo = jnp.concatenate([jnp.zeros((1,)), nodes[1:]])
     hi = jnp.concatenate([nodes[1:], jnp.array([jnp.inf])])
@@ -255,16 +268,22 @@ def lower(
     ladder: jax.Array,
     s: Sign,
     limit: ArrayLike = jnp.inf,
+    heavy: ArrayLike = 0.0,
 ) -> StepLaw:
     """The law below, as the module's docstring has it; what is below `cut`, at least, collapses.
 
-    Of ratios up to a limit alone.
+    Of ratios up to a limit alone. A `heavy` atom there may be gets a node.
     """
     cut, atom, anchor = _anchor(term, cut, spacing, s)
     high = support(term)[1]
     high *= 1.0 - s * _allowances.ratio_nudge(high)
-    lattice = _lattice(anchor, high, largest, spacing, middle)
-    positions = _positions(lattice, ladder)
+    heavy = _before(term, jnp.where(high <= heavy * (1.0 + _WITHIN), 0.0, heavy), s)
+    gap = jnp.where(heavy > cut, heavy - anchor, 0.0)
+    place = jnp.floor(lax.stop_gradient(gap / spacing))
+    alone = place >= _APART
+    spacing = jnp.where(alone, gap / jnp.maximum(place, 1.0), spacing)
+    lattice = _lattice(anchor, jnp.where(alone, jnp.inf, high), largest, spacing, middle)
+    positions = _snapped(_positions(lattice, ladder), alone, place, lattice.top)
     nodes = lattice.anchor + lattice.spacing * positions
     width = nodes[1:] - nodes[:-1]
     halves = jnp.stack([nodes[:-1], nodes[:-1] + 0.5 * width], axis=-1).reshape(-1)

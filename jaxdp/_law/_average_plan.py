@@ -19,6 +19,7 @@ from jax.typing import ArrayLike
 
 from jaxdp._law._average_atoms import (
     DEEPEST,
+    FILLED,
     Atoms,
     Coarse,
     Typical,
@@ -50,6 +51,7 @@ _TOP, _TOP_OF_WHOLE = 1e-4, 3e-3
 # The coarse transforms that find where to look.
 _SIZE = 2048
 ROUNDS = 6  # at most
+_COUNTS = 1e-3  # a part of a variance that does
 _SETTLED = 1e-3  # a change of the query that is next to the coarse lattice's step, of its width
 
 
@@ -88,9 +90,12 @@ def _read(common: Choice, query: Query, plan: AveragePlan, fixed: bool, s: Sign)
     place = (x - common.low) / h - centre
     cell = jnp.floor(place)
     right = place - cell
-    # Take the splitting's variance out, as far as that leaves a law some lattice steps wide.
+    # Take the splitting's variance out, as far as that leaves a law some lattice steps wide, and if
+    # it counts: (atoms far apart have transforms that do not fall, and would leave waves).
     spread = jnp.sum(weight * right * (1.0 - right))
-    bulk = jnp.sum(weight * jnp.minimum((place - jnp.sum(weight * place)) ** 2, 1.0))
+    square = (place - jnp.sum(weight * place)) ** 2
+    bulk = jnp.sum(weight * jnp.minimum(square, 1.0))
+    spread = jnp.where(spread > _COUNTS * jnp.sum(weight * square), spread, 0.0)
     law, _ = cyclic_power(
         jnp.concatenate([weight * (1.0 - right), weight * right]),
         s * jnp.concatenate([cell, cell + 1.0]),
@@ -158,7 +163,7 @@ def plan(
     The coarse law may be `known`.
     """
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
-    atoms, above = coarse(term) if known is None else known
+    atoms, above = known = coarse(term) if known is None else known
     limit = jnp.float64(jnp.inf) if limit is None else lax.stop_gradient(limit)
     atoms = Atoms(jnp.where(atoms.x <= limit, atoms.log_q, -jnp.inf), atoms.x)
     log_delta = None if log_delta is None else within_reach(atoms, steps, log_delta, s)
@@ -214,4 +219,9 @@ def plan(
     least = jnp.min(jnp.where(enough, atoms.x, atoms.x[-1]))
     if whole is not False:
         chosen = chosen._replace(query=jnp.float64(1e300))
-    return chosen._replace(cut=jnp.maximum(chosen.cut, jnp.minimum(least, chosen.middle)))
+    cut = jnp.maximum(chosen.cut, jnp.minimum(least, chosen.middle))
+    weight = atoms.log_q + either(whole, 0.0, s * chosen.theta * atoms.x)
+    weight = jnp.where((atoms.x > cut * (1.0 + 1e-6)) & (atoms.x <= chosen.largest), weight, -jnp.inf)
+    heavy = jnp.max(jnp.where(weight >= jnp.max(weight), known.atoms.x, 0.0))
+    heavy = jnp.where((known.filled < FILLED) & (jnp.max(weight) > -jnp.inf), heavy, 0.0)
+    return chosen._replace(cut=cut, heavy=heavy)

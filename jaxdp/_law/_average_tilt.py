@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdp._divergences import log_positive
 from jaxdp._law._average_atoms import (
     ENDS,
     Atoms,
@@ -42,7 +43,7 @@ class AveragePlan(NamedTuple):
     y less t times the middle ratio: the window above goes from `low` to `high`, the one below has
     the same start and a `width`, and is read from `floor` on; `tilts` are for Chernoff's bound on
     what is outside. Ratios above `limit` are not of this law (`_average_jump`). `log_delta` is an
-    estimate at the query.
+    estimate at the query; `heavy` is the heaviest atom above the cut, if ratios are atoms far apart.
     """
 
     theta: jax.Array
@@ -57,6 +58,7 @@ class AveragePlan(NamedTuple):
     tilts: jax.Array
     limit: jax.Array
     log_delta: jax.Array
+    heavy: jax.Array
 
 
 class Query(NamedTuple):
@@ -175,9 +177,12 @@ def _tilted(common: Choice, asked: _Asked, theta: jax.Array, s: Sign) -> _Tilted
     m = moments(atoms, theta, s)
     log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
     # On the add side large ratios hardly count: they may be moved back, or dropped.
-    heavy = lax.cumsum(jnp.exp(log_weight), reverse=True) > _WINDOW / steps
-    there = either(s > 0, atoms.log_q > -jnp.inf, heavy)
-    top = jnp.minimum(common.high, jnp.max(jnp.where(there, atoms.x, 0.0)) * 1.05)
+    beyond = lax.cumsum(jnp.exp(atoms.log_q), reverse=True)[1:]
+    beyond = log_positive(jnp.concatenate([beyond, jnp.zeros((1,))]))
+    moved = beyond + s * theta * (atoms.x - 1.0) - m.log_norm
+    light = jnp.min(jnp.where(moved <= jnp.log(_WINDOW / steps), atoms.x, jnp.inf))
+    last = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
+    top = jnp.minimum(common.high, either(s > 0, last, jnp.minimum(light, last)) * 1.05)
     top = jnp.where(1.1 * top >= common.limit, common.limit, top)  # (there is no mass between)
     if may_add(s):
         m = either(s > 0, m, moments(Atoms(atoms.log_q, jnp.minimum(atoms.x, top)), theta, s))
@@ -212,7 +217,8 @@ def _tails(common: Choice, query: Query, law: _Tilted, s: Sign) -> _Tails:
     log_mgf = steps * log_sum(log_weight + both * away[:, None, :]).reshape(-1)
     reach = jnp.sort(s * steps * jnp.stack([common.low, top]))
     floor = query.y - 0.5 * deviation - 0.03 * jnp.abs(query.y - s * steps)
-    return _Tails(tilts, log_mgf, reach, jnp.minimum(floor, law.centre))
+    floor = jnp.maximum(jnp.minimum(floor, law.centre), reach[0])
+    return _Tails(tilts, log_mgf, reach, floor)
 
 
 def _window(common: Choice, asked: _Asked, law: _Tilted, tails: _Tails, step: jax.Array) -> _Window:
@@ -286,6 +292,7 @@ def _try_tilt(
         tails.tilts,
         common.limit,
         asked.query.log_delta,
+        jnp.float64(0.0),
     )
     return chosen, price
 
