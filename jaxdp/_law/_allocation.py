@@ -5,7 +5,7 @@ of t steps (`_subset` has what is below).
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from jaxdp._law import (
     _allowances,
     _average,
     _average_atoms,
+    _average_end,
     _average_guess,
     _average_jump,
     _average_plan,
@@ -56,6 +57,17 @@ def _numbers(*values: ArrayLike) -> tuple[jax.Array, ...]:
 def _unknown(term: Term) -> jax.Array:
     """0, or nan if nothing is known of the term's masses."""
     return jnp.where(jnp.isnan(jnp.asarray(term.mass_error)), jnp.nan, 0.0)
+
+
+def _at_least(
+    bounds: Iterable[jax.Array], sides: tuple[int, ...], least: jax.Array, term: Term
+) -> tuple[jax.Array, ...]:
+    """Those below at least so much; nan where nothing is known of the term."""
+    unknown = _unknown(term)
+    return tuple(
+        (bound if side > 0 else jnp.maximum(bound, least)) + unknown
+        for bound, side in zip(bounds, sides, strict=True)
+    )
 
 
 def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: Sign, side: int) -> jax.Array:
@@ -289,10 +301,11 @@ def allocation_log_delta_bounds(
     query = steps * jnp.exp(s * jnp.minimum(epsilon, _LAST))
     chosen = _average_plan.plan(term, steps, query, None, s, size)
     laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
-    return tuple(
-        _log_delta(law, steps, epsilon, s, side) + _unknown(term)
-        for law, side in zip(laws, sides, strict=True)
+    bounds = (
+        _log_delta(law, steps, epsilon, s, side) for law, side in zip(laws, sides, strict=True)
     )
+    ends = _average_end.log_delta(_average_end.end(term, steps, s), epsilon)
+    return _at_least(bounds, sides, ends, term)
 
 
 def allocation_log_delta_estimate(
@@ -338,7 +351,9 @@ def allocation_epsilon_bounds(
     steps, log_delta = _numbers(num_steps, log_delta)
     chosen = _average_plan.plan(term, steps, None, log_delta, s, size)
     laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
-    return tuple(
-        jnp.maximum(_epsilon(law, steps, chosen.query, log_delta, s, side), 0.0) + _unknown(term)
+    bounds = (
+        _epsilon(law, steps, chosen.query, log_delta, s, side)
         for law, side in zip(laws, sides, strict=True)
     )
+    ends = _average_end.epsilon(_average_end.end(term, steps, s), log_delta)
+    return tuple(jnp.maximum(bound, 0.0) for bound in _at_least(bounds, sides, ends, term))

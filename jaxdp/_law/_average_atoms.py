@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jaxdp._divergences import log_positive
 from jaxdp._law._average_grid import support
 from jaxdp._law._terms import Sign, Term, either
 
@@ -20,7 +21,7 @@ _SIDE = np.concatenate(
 )
 _LOSSES = np.concatenate([-_SIDE[::-1], [0.0], _SIDE])
 _NARROW = 60.0  # losses up to which cells are
-ENDS = np.concatenate([[0.0], np.exp(_LOSSES), [np.inf]])  # of its atoms' ratios
+_BESIDE = 1e-9  # of the ends of what there is, where atoms may be: cells of their own
 _BISECTIONS = 36
 # A tilt has one or the other at least: of information, in units of 1 / deviation.
 _LEAST_INFORMATION, _LEAST_TILT = 0.1, 0.5
@@ -50,25 +51,34 @@ class Typical(NamedTuple):
 
 
 class Coarse(NamedTuple):
-    """The coarse law, increasing in x, and the P-mass of each of its atoms and above."""
+    """The coarse law, increasing in x, the P-mass of each of its atoms and above, its cells' ends.
+
+    (The first atom, all ratios of 0, ends there.)
+    """
 
     atoms: Atoms
     above: jax.Array
+    ends: jax.Array
 
     @property
     def filled(self) -> jax.Array:
         """The part of the losses, from the first there is to the last, of cells with mass."""
-        ends = jnp.asarray(_LOSSES)
+        ends = log_positive(self.ends[1:-1])
         some = (self.atoms.log_q[2:-1] > -jnp.inf) & (jnp.abs(ends[1:]) <= _NARROW)
         low = jnp.min(jnp.where(some, ends[:-1], jnp.inf))
         high = jnp.max(jnp.where(some, ends[1:], -jnp.inf))
-        return jnp.sum(jnp.where(some, ends[1:] - ends[:-1], 0.0)) / jnp.maximum(high - low, 1e-300)
+        width = jnp.sum(jnp.where(some, ends[1:] - ends[:-1], 0.0))
+        return width / jnp.maximum(high - low, 1e-300)
 
 
 def coarse(term: Term) -> Coarse:
     """The coarse law of a term."""
     # Of a law known at compile time the masses would be folded to constants, which takes minutes.
-    edges = lax.optimization_barrier(jnp.asarray(_LOSSES))
+    ends = jnp.stack([jnp.asarray(x, jnp.float64) for x in term.support])
+    ends = jnp.clip(lax.stop_gradient(ends), _LOSSES[0], _LOSSES[-1])
+    within = ends + _BESIDE * jnp.abs(ends) * np.array([1.0, -1.0])
+    edges = jnp.sort(jnp.concatenate([jnp.asarray(_LOSSES), within]))
+    edges = lax.optimization_barrier(edges)
     lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
     hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
     log_q, log_p = lax.stop_gradient(term.masses(lo, hi))
@@ -84,7 +94,8 @@ def coarse(term: Term) -> Coarse:
         jnp.concatenate([jnp.zeros((1,)), x]),
     )
     above = lax.cumsum(p, reverse=True)
-    return Coarse(atoms, jnp.concatenate([above[:1], above]))
+    above = jnp.concatenate([above[:1], above])
+    return Coarse(atoms, above, jnp.exp(jnp.concatenate([lo[:1], hi])))
 
 
 def log_sum(exponent: jax.Array) -> jax.Array:

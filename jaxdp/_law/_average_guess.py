@@ -87,7 +87,7 @@ def guess_log_delta(
     `beside` is the variance of the loss of what else is composed with them.
     """
     steps, epsilon, times = lax.stop_gradient((steps, epsilon, times))
-    atoms, _ = _average_atoms.coarse(term)
+    atoms = _average_atoms.coarse(term).atoms
     one = _average_atoms.guess(atoms, steps, steps * jnp.exp(epsilon)) + jnp.log(times)
     near = jnp.where(atoms.x <= 1.0 + steps * jnp.expm1(jnp.abs(epsilon)), atoms.x - 1.0, 0.0)
     variance = jnp.sum(jnp.exp(atoms.log_q) * near * near)

@@ -38,7 +38,7 @@ from jax import lax
 
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances
-from jaxdp._law._average_atoms import ENDS, Coarse
+from jaxdp._law._average_atoms import Coarse
 from jaxdp._law._average_grid import _cells
 from jaxdp._law._intervals import interval_masses
 from jaxdp._law._terms import Masses, Sign, Term
@@ -84,14 +84,14 @@ def choose(known: Coarse, steps: jax.Array, log_delta: jax.Array, s: Sign) -> Ju
     None where "add" is read (s = -1).
     """
     steps, log_delta = lax.stop_gradient((steps, log_delta))
-    atoms, above = known
+    atoms, above, ends = known
     zero = jnp.zeros((1,))
     p = jnp.concatenate([above[1:], zero])
     q = jnp.concatenate([lax.cumsum(jnp.exp(atoms.log_q), reverse=True)[1:], zero])
     delta = jnp.exp(log_delta)
     twice = steps * p * q + 0.5 * (steps * q) ** 2
-    limit = jnp.min(jnp.where(twice <= _TWICE * delta, ENDS, jnp.inf))
-    last = jnp.min(jnp.where(p <= _LAST * delta, ENDS, jnp.inf))
+    limit = jnp.min(jnp.where(twice <= _TWICE * delta, ends, jnp.inf))
+    last = jnp.min(jnp.where(p <= _LAST * delta, ends, jnp.inf))
     variance = jnp.sum(jnp.exp(atoms.log_q) * (jnp.minimum(atoms.x, limit) - 1.0) ** 2)
     deviation = jnp.sqrt(steps * variance)
     some = (limit > jnp.maximum(4.0, 1.0 + _FAR * deviation)) & (limit < 0.9 * last)

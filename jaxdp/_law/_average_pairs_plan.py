@@ -15,7 +15,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from jaxdp._divergences import exp_log, log_positive
 from jaxdp._law import _allowances
-from jaxdp._law._average_atoms import ENDS, FILLED, Coarse, log_sum
+from jaxdp._law._average_atoms import FILLED, Coarse, log_sum
 from jaxdp._law._average_pairs import Law, between, contracted, first, one_more, twice
 from jaxdp._law._intervals import interval_masses
 from jaxdp._law._terms import Sign, Term
@@ -76,7 +76,8 @@ def _needed(term: Term, known: Coarse, steps: jax.Array, log_delta: jax.Array) -
     end = jnp.maximum(end, _LOWEST)
     log_q, tilts = known.atoms.log_q, jnp.asarray(_TILTS)
     # (Cells of the coarse law at their lower ends.)
-    x = jnp.maximum(jnp.concatenate([jnp.zeros((1,)), np.minimum(ENDS[:-1], 1e100)]), exp_log(end))
+    below = jnp.minimum(known.ends[:-1], 1e100)
+    x = jnp.maximum(jnp.concatenate([jnp.zeros((1,)), below]), exp_log(end))
     x = jnp.where(jnp.arange(x.shape[0]) > 0, x, 0.0)
     log_mgf = log_sum(log_q - tilts[:, None] * x)
     least = _below(tilts, log_mgf, steps, log_delta)

@@ -163,7 +163,8 @@ def plan(
     The coarse law may be `known`.
     """
     steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
-    atoms, above = known = coarse(term) if known is None else known
+    known = coarse(term) if known is None else known
+    atoms, above = known.atoms, known.above
     limit = jnp.float64(jnp.inf) if limit is None else lax.stop_gradient(limit)
     atoms = Atoms(jnp.where(atoms.x <= limit, atoms.log_q, -jnp.inf), atoms.x)
     log_delta = None if log_delta is None else within_reach(atoms, steps, log_delta, s)
@@ -190,7 +191,9 @@ def plan(
     some = may_remove(s) and whole is not True
     short = shortfall(atoms, steps) if some else jnp.float64(0.0)
     down = whole if down is None else down
-    common = Choice(atoms, low, largest, steps, whole, typical, others, short, limit, down)
+    common = Choice(
+        atoms, known.ends, low, largest, steps, whole, typical, others, short, limit, down
+    )
     common = common._replace(low=lax.stop_gradient(low), high=lax.stop_gradient(largest))
 
     def again(state: _Round) -> _Round:
@@ -221,7 +224,9 @@ def plan(
         chosen = chosen._replace(query=jnp.float64(1e300))
     cut = jnp.maximum(chosen.cut, jnp.minimum(least, chosen.middle))
     weight = atoms.log_q + either(whole, 0.0, s * chosen.theta * atoms.x)
-    weight = jnp.where((atoms.x > cut * (1.0 + 1e-6)) & (atoms.x <= chosen.largest), weight, -jnp.inf)
+    weight = jnp.where(
+        (atoms.x > cut * (1.0 + 1e-6)) & (atoms.x <= chosen.largest), weight, -jnp.inf
+    )
     heavy = jnp.max(jnp.where(weight >= jnp.max(weight), known.atoms.x, 0.0))
     heavy = jnp.where((known.filled < FILLED) & (jnp.max(weight) > -jnp.inf), heavy, 0.0)
     return chosen._replace(cut=cut, heavy=heavy)

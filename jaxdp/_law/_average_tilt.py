@@ -12,7 +12,6 @@ from jax import lax
 
 from jaxdp._divergences import log_positive
 from jaxdp._law._average_atoms import (
-    ENDS,
     Atoms,
     Moments,
     Typical,
@@ -32,6 +31,7 @@ _STEPS_OF_TILTS = np.linspace(0.0, 1.0, 14)
 # What lies outside the window costs delta this fraction; that one where averages are composed and
 # read at large ratios, as there the lattice is coarser.
 _WINDOW, _WINDOW_OF_WHOLE = 3e-5, 1e-3
+_STEEP = 8.0
 _IGNORED = 1e-9
 _REST = 1e-10
 
@@ -43,7 +43,7 @@ class AveragePlan(NamedTuple):
     y less t times the middle ratio: the window above goes from `low` to `high`, the one below has
     the same start and a `width`, and is read from `floor` on; `tilts` are for Chernoff's bound on
     what is outside. Ratios above `limit` are not of this law (`_average_jump`). `log_delta` is an
-    estimate at the query; `heavy` is the heaviest atom above the cut, if ratios are atoms far apart.
+    estimate at the query; `heavy` is the heaviest atom above the cut, where atoms are far apart.
     """
 
     theta: jax.Array
@@ -69,9 +69,10 @@ class Query(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What plans have in common: the coarse law and its ends."""
+    """What plans have in common: the coarse law, where its cells end, and the ends of all."""
 
     atoms: Atoms
+    ends: jax.Array
     low: jax.Array
     high: jax.Array
     steps: jax.Array
@@ -203,7 +204,7 @@ def _tails(common: Choice, query: Query, law: _Tilted, s: Sign) -> _Tails:
     m, log_weight, top, deviation = law.m, law.log_weight, law.top, law.deviation
     # At large tilts it matters where the cells of large ratios end.
     large = (s > 0) & (atoms.x > m.mean + 4.0 * deviation)
-    reaching = jnp.where(large, jnp.minimum(ENDS, top), atoms.x)
+    reaching = jnp.where(large, jnp.minimum(common.ends, top), atoms.x)
     # Smaller ones too, where the largest ratios are thousands of deviations away.
     ends = jnp.log(_CHERNOFF_TILTS[-1]), jnp.log(_CHERNOFF_TILTS[0])
     farthest = jnp.maximum(top - m.mean, 1e-3 * deviation)
@@ -258,6 +259,8 @@ def _price(
         rare = where_seen(common.typical, log_delta, mean, law.theta, law.m.log_norm, window.high)
         seen = either(s > 0, seen, rare)
     dear = jnp.maximum(jnp.log(error) - seen, 0.0)
+    # What is left out counts e^{theta h} times from one point to the one before.
+    dear += jnp.maximum(law.theta * step - _STEEP, 0.0)
     return size * jnp.exp(jnp.minimum(dear, 300.0))
 
 
