@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from jaxdp._divergences import log_add, log_positive
@@ -49,6 +50,7 @@ _DENSITY = 64
 _REACH = 2**28
 _LARGEST_EXPONENT = 650.0
 _E = 2.718281828459045
+_RATES = 2.0 ** np.arange(0.0, 12.0, 2.0)  # for Chernoff's bound, over the distance
 
 
 class Total(NamedTuple):
@@ -170,10 +172,23 @@ def _kept(
     """The part of the first moment beyond the lattice that counts below, read up to a ceiling."""
     top = law.lattice.anchor + law.lattice.spacing * law.positions[-1]
     ceiling = plan.query + 0.1 * jnp.abs(plan.query - steps) + 8.0 * law.lattice.spacing
-    others = jnp.maximum(steps - 1.0, 0.0)
-    room = others * law.first * (1.0 - _allowances.sums(law.mass.size, 64)) - (ceiling - top)
-    exponent = -(room**2) / (2.0 * others * law.second + 1e-300)
-    kept = jnp.where(room > 0.0, -jnp.expm1(exponent), 0.0)
+    others, first = jnp.maximum(steps - 1.0, 0.0), law.cells.first
+    room = others * first - (ceiling - top)
+    room = jnp.where(room > 0.0, room, 0.0)
+    rates = _RATES / jnp.where(room > 0.0, room, 1.0)
+    # That none of them is below what leaves room for all, or what is known without it.
+    bare = jnp.maximum(law.cells.hi[0] - 0.9 * room / others, 0.0)
+
+    def fewer(least: jax.Array) -> jax.Array:
+        """A bound on the probability that the others are not enough."""
+        log_mgf = jax.vmap(lambda rate: law.cells.log_mgf(rate, first, least))(rates)
+        exponent = others * log_mgf - rates * room
+        exponent = jnp.min(jnp.where(jnp.isnan(exponent), jnp.inf, exponent))
+        tail = _allowances.CHERNOFF * jnp.exp(jnp.minimum(exponent, 0.0))
+        return tail + others * law.cells.below(least)
+
+    kept = 1.0 - jnp.minimum(fewer(jnp.float64(0.0)), fewer(bare))
+    kept = jnp.where(room > 0.0, jnp.maximum(kept, 0.0), 0.0)
     kept = lax.stop_gradient(jnp.where(top >= ceiling, 1.0, kept) * (law.tau > 0.0))
     return kept, lax.stop_gradient(jnp.where(kept > 0.0, ceiling, jnp.inf))
 

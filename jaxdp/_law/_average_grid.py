@@ -37,9 +37,8 @@ atom there (s = +1) joins the last cell as a third point, and repays it. The rec
 is local and relative (`_allowances.RECURSION`), a node's own that of the masses that meet there.
 With s = +1, let B = min(X, x). As (S - c)_+ >= (sum B_i - c)_+ + sum (X_i - x)_+ 1{sum B_j >= c},
 and B_i = x where X_i > x, the first moment lost at the top may be kept at infinity, times a bound
-on P{sum of t - 1 B_j >= c - x}. From e^-u <= 1 - u + u^2 / 2, u >= 0,
-
-    P{sum of n B_j <= r} <= exp(-(n m_1 - r)^2 / (2 n m_2)),   m_1 <= E B, m_2 >= E B^2, r <= n m_1.
+on P{sum of t - 1 B_j >= c - x}: by Chernoff, with the chords of e^{-rate B} over the cells, those
+that are below some number apart.
 
 Thresholds log x are rounded, by a relative 2^-52 (1 + |log x|) in x: `_average` reads its curve
 with a shift that covers it.
@@ -61,6 +60,7 @@ Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 _CUTS = 4
 _WITHIN, _APART = 1e-9, 2.0  # relative, of an atom's ratio; steps of a lattice from another atom
+_FARTHEST = 600.0  # exponents of e
 _SMALLEST = -700.0  # log of a mass; a ratio of two is a double too
 
 
@@ -76,17 +76,55 @@ class Lattice(NamedTuple):
 class StepLaw(NamedTuple):
     """Q-masses at positions k of the lattice (repeated positions have no mass).
 
-    `tau` is the first moment at infinity, or, below, what may be kept there in part; `first` and
-    `second` then are m_1 and m_2. `dropped` bounds the Q-mass that was too small for doubles.
+    `tau` is the first moment at infinity, or, below, what may be kept there in part, by `cells`.
+    `dropped` bounds the Q-mass that was too small for doubles.
     """
 
     lattice: Lattice
     positions: jax.Array
     mass: jax.Array
     tau: jax.Array
-    first: jax.Array | float = jnp.nan
-    second: jax.Array | float = jnp.nan
+    cells: "Cells | None" = None
     dropped: jax.Array | float = 0.0
+
+
+class Cells(NamedTuple):
+    """What B = min(X, x) is made of: cells' ends, masses and means, all three rounded down.
+
+    The last one is x alone.
+    """
+
+    lo: jax.Array
+    hi: jax.Array
+    mass: jax.Array
+    mean: jax.Array
+
+    @property
+    def first(self) -> jax.Array:
+        """E B, rounded down."""
+        return jnp.sum(self.mass * self.mean) * (1.0 - self._rough)
+
+    def below(self, least: jax.Array) -> jax.Array:
+        """The mass below a number in the first cell, at most: by that cell's mean (Markov)."""
+        mass, mean, end = self.mass[0], self.mean[0], self.hi[0]
+        some = (least > 0.0) & (least < mean)
+        share = (end - mean) / jnp.where(some, end - least, 1.0)
+        missing = jnp.maximum(1.0 - jnp.sum(self.mass), 0.0) + self._rough
+        return missing + jnp.where(some, mass * share, jnp.where(least > 0.0, mass, 0.0))
+
+    def log_mgf(self, rate: jax.Array, centre: jax.Array, least: jax.Array) -> jax.Array:
+        """log E e^{-rate (B - centre)}, at most, of what is no less than that number."""
+        ends = jnp.stack([self.lo.at[0].set(least), self.hi])
+        low, high = jnp.exp(jnp.minimum(-rate * (ends - centre), _FARTHEST))
+        width = ends[1] - ends[0]
+        share = (self.mean - ends[0]) / jnp.where(width > 0.0, width, 1.0)
+        share = jnp.where(width > 0.0, jnp.clip(share, 0.0, 1.0), 1.0)
+        value = jnp.log(jnp.sum(self.mass * (low + share * (high - low)))) + self._rough
+        return jnp.where(rate * (centre - least) < _FARTHEST, value, jnp.inf)
+
+    @property
+    def _rough(self) -> float:
+        return _allowances.sums(self.mass.size, 64)
 
 
 def _cells(term: Term, lo: jax.Array, hi: jax.Array, up: int) -> tuple[jax.Array, ...]:
@@ -198,9 +236,8 @@ def upper(
     excess = mass[-1] * jnp.maximum((mean + error)[-1] - nodes[-1], 0.0)
     tau = excess * (1.0 + _allowances.sums(0, 16)) + jnp.sum(lost)
     tau = either(s > 0, tau, jnp.float64(0.0))
-    nothing = jnp.float64(0.0)
     dropped = lax.stop_gradient(jnp.sum(jnp.where(lost > 0.0, 2.0 * jnp.exp(_SMALLEST), 0.0)))
-    return StepLaw(lattice, positions, out.at[0].add(revealed), tau, nothing, nothing, dropped)
+    return StepLaw(lattice, positions, out.at[0].add(revealed), tau, None, dropped)
 
 
 class _Cell(NamedTuple):
@@ -304,11 +341,19 @@ def lower(
     tau = top * jnp.maximum(above - beyond - nodes[-1], 0.0) * (1.0 - _allowances.sums(0, 16))
     lowest = (nodes[:-1] <= nodes[0]) & (width > 0.0)
     at_end = jnp.where(lowest, atom, 0.0)
-    # No mean is to be lost at the lowest node.
-    chord = mass * ((edges[:-1] + edges[1:]) * (mean + error) - edges[:-1] * edges[1:])
-    lead = jnp.sum(mass * (base + offset)) + atom * anchor + top * nodes[-1]
-    square = jnp.sum(chord) + atom * anchor * cut + top * nodes[-1] ** 2
-    lead, square = lax.stop_gradient((lead, square * (1.0 + _allowances.sums(mass.size, 64))))
+    # (At the lowest node no mean is to be lost.)
+    first = jnp.stack([jnp.zeros(()), cut, atom, jnp.minimum(anchor, cut)])
+    cells = Cells(
+        *(
+            lax.stop_gradient(jnp.concatenate([one[None], each, last[None]]))
+            for one, each, last in zip(
+                first,
+                (edges[:-1], edges[1:], mass, mean - error),
+                (nodes[-1], nodes[-1], top, nodes[-1]),
+                strict=True,
+            )
+        )
+    )
     zero, none = jnp.zeros((1,)), jnp.zeros_like(a)
     # The recursion goes down in Y: for s = +1 from the largest ratio, its cells reversed.
     sag_up = jnp.maximum(sag, jnp.concatenate([sag[1:], zero]))
@@ -321,9 +366,9 @@ def lower(
     moved = _share(either(s > 0, down, up), start)
     weights = _nodes(either(s > 0, (whole + at_end)[::-1], whole), moved, start)
     weights = either(s > 0, weights[::-1], weights)
-    tau, lead, square = (either(s > 0, x, jnp.float64(0.0)) for x in (tau, lead, square))
+    tau = either(s > 0, tau, jnp.float64(0.0))
     weights = jnp.maximum(weights, 0.0) * (1.0 - _allowances.RECURSION)
-    return StepLaw(lattice, positions, weights, tau, lead, square)
+    return StepLaw(lattice, positions, weights, tau, cells)
 
 
 def _where(mass: jax.Array, offset: jax.Array) -> jax.Array:
