@@ -45,7 +45,7 @@ with a shift that covers it.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +84,7 @@ class StepLaw(NamedTuple):
     positions: jax.Array
     mass: jax.Array
     tau: jax.Array
-    cells: "Cells | None" = None
+    cells: Any = None
     dropped: jax.Array | float = 0.0
 
 
@@ -195,14 +195,6 @@ def _snapped(positions: jax.Array, some: jax.Array, place: jax.Array, top: jax.A
     return jnp.concatenate([positions[:1], jnp.where(nearest, place, inner), positions[-1:]])
 
 
-def _before(term: Term, x: jax.Array, s: Sign) -> jax.Array:
-    """Just below (in Y) the mean of what is next to x, and moves as it does; 0 for nothing."""
-    found = _cells(term, x[None] * (1.0 - _WITHIN), x[None] * (1.0 + _WITHIN), -1)
-    mass, mean, error = (v[0] for v in found[:3])
-    mean = (mean - 2.0 * s * error) * (1.0 - s * _allowances.ratio_nudge(mean))
-    return jnp.where(mass > 0.0, mean, 0.0)
-
-
 def upper(
     term: Term,
     spacing: jax.Array,
@@ -271,22 +263,30 @@ def _share(cells: _Cell, start: jax.Array) -> jax.Array:
 
 
 def _anchor(
-    term: Term, cut: jax.Array, spacing: jax.Array, s: Sign
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Where to cut, the mass up to there, and its mean: about one lattice step below the cut."""
+    term: Term, cut: jax.Array, heavy: jax.Array, spacing: jax.Array, s: Sign
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Where to cut, the mass up to there, and its mean: about one lattice step below the cut.
+
+    And a node for the heavy atom: just below (in Y) the mean of what is next to it, and moves as
+    that does; 0 for nothing.
+    """
     low, high = support(term)
     highest = jnp.maximum(high, low)
     cut = jnp.minimum(jnp.maximum(cut, low + 0.5 * spacing), highest)
     revealed = exp_log(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 - _allowances.sums(0))
+    beside = heavy * (1.0 - _WITHIN), heavy * (1.0 + _WITHIN)
 
-    def collapse(cut: jax.Array) -> tuple[jax.Array, jax.Array]:
-        mass, mean, error, _ = (x[0] for x in _cells(term, jnp.zeros((1,)), cut[None], -1))
-        atom = mass + revealed
+    def collapse(cut: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        lo, hi = jnp.stack([jnp.zeros(()), beside[0]]), jnp.stack([cut, beside[1]])
+        mass, mean, error, _ = _cells(term, lo, hi, -1)
+        node = (mean - 2.0 * s * error)[1] * (1.0 - s * _allowances.ratio_nudge(mean[1]))
+        node = jnp.where(mass[1] > 0.0, node, 0.0)
+        atom = mass[0] + revealed
         some = atom > 0.0
-        mean = mass * (mean - s * error) / jnp.where(some, atom, 1.0)
+        mean = (mass * (mean - s * error))[0] / jnp.where(some, atom, 1.0)
         mean = jnp.clip(mean, 0.0, cut)
         mean *= 1.0 - s * _allowances.ratio_nudge(mean)
-        return atom, jnp.where(some, mean, cut)
+        return atom, jnp.where(some, mean, cut), node
 
     def further(_, cut: jax.Array) -> jax.Array:
         anchor = lax.stop_gradient(collapse(cut)[1])
@@ -311,10 +311,10 @@ def lower(
 
     Of ratios up to a limit alone. A `heavy` atom there may be gets a node.
     """
-    cut, atom, anchor = _anchor(term, cut, spacing, s)
     high = support(term)[1]
+    heavy = jnp.where(high <= heavy * (1.0 + _WITHIN), 0.0, heavy)
+    cut, atom, anchor, heavy = _anchor(term, cut, heavy, spacing, s)
     high *= 1.0 - s * _allowances.ratio_nudge(high)
-    heavy = _before(term, jnp.where(high <= heavy * (1.0 + _WITHIN), 0.0, heavy), s)
     gap = jnp.where(heavy > cut, heavy - anchor, 0.0)
     place = jnp.floor(lax.stop_gradient(gap / spacing))
     alone = place >= _APART
