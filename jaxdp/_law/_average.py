@@ -176,6 +176,8 @@ def _kept(
     room = others * first - (ceiling - top)
     room = jnp.where(room > 0.0, room, 0.0)
     rates = _RATES / jnp.where(room > 0.0, room, 1.0)
+    # Of rates at which rounding of the sums, and of what is in them, is no more than allowed.
+    right = rates * _allowances.exponent(others * first, ceiling, top) < 0.5
     # That none of them is below what leaves room for all, or what is known without it.
     bare = jnp.maximum(law.cells.hi[0] - 0.9 * room / others, 0.0)
 
@@ -183,8 +185,8 @@ def _kept(
         """A bound on the probability that the others are not enough."""
         log_mgf = jax.vmap(lambda rate: law.cells.log_mgf(rate, first, least))(rates)
         exponent = others * log_mgf - rates * room
-        exponent = jnp.min(jnp.where(jnp.isnan(exponent), jnp.inf, exponent))
-        tail = _allowances.CHERNOFF * jnp.exp(jnp.minimum(exponent, 0.0))
+        exponent = jnp.min(jnp.where(right & (exponent < 0.0), exponent, 0.0))
+        tail = _allowances.CHERNOFF * jnp.exp(exponent)
         return tail + others * law.cells.below(least)
 
     kept = 1.0 - jnp.minimum(fewer(jnp.float64(0.0)), fewer(bare))

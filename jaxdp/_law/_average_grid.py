@@ -37,8 +37,12 @@ atom there (s = +1) joins the last cell as a third point, and repays it. The rec
 is local and relative (`_allowances.RECURSION`), a node's own that of the masses that meet there.
 With s = +1, let B = min(X, x). As (S - c)_+ >= (sum B_i - c)_+ + sum (X_i - x)_+ 1{sum B_j >= c},
 and B_i = x where X_i > x, the first moment lost at the top may be kept at infinity, times a bound
-on P{sum of t - 1 B_j >= c - x}: by Chernoff, with the chords of e^{-rate B} over the cells, those
-that are below some number apart.
+on P{sum of t - 1 B_j >= c - x}. For any v and rate,
+
+    P{sum of n B_j <= r} <= n P{B < v} + (e^{rate r / n} E[e^{-rate B}; B >= v])^n,
+
+where e^{-rate B} is at most its chord over a cell: that of the first one, up to u, from v <= u on
+(below v it is positive), where P{B < v} is at most mass (u - mean) / (u - v), by Markov.
 
 Thresholds log x are rounded, by a relative 2^-52 (1 + |log x|) in x: `_average` reads its curve
 with a shift that covers it.
@@ -89,9 +93,9 @@ class StepLaw(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """What B = min(X, x) is made of: cells' ends, masses and means, all three rounded down.
+    """What B = min(X, x) is made of: cells, their masses and means, which are rounded down.
 
-    The last one is x alone.
+    The last one is x alone. Mass that is missing may be anywhere.
     """
 
     lo: jax.Array
@@ -105,7 +109,7 @@ class Cells(NamedTuple):
         return jnp.sum(self.mass * self.mean) * (1.0 - self._rough)
 
     def below(self, least: jax.Array) -> jax.Array:
-        """The mass below a number in the first cell, at most: by that cell's mean (Markov)."""
+        """P{B < least}, at most, `least` being in the first cell."""
         mass, mean, end = self.mass[0], self.mean[0], self.hi[0]
         some = (least > 0.0) & (least < mean)
         share = (end - mean) / jnp.where(some, end - least, 1.0)
@@ -113,7 +117,7 @@ class Cells(NamedTuple):
         return missing + jnp.where(some, mass * share, jnp.where(least > 0.0, mass, 0.0))
 
     def log_mgf(self, rate: jax.Array, centre: jax.Array, least: jax.Array) -> jax.Array:
-        """log E e^{-rate (B - centre)}, at most, of what is no less than that number."""
+        """log E[e^{-rate (B - centre)}; B >= least], at most; inf where that is no double."""
         ends = jnp.stack([self.lo.at[0].set(least), self.hi])
         low, high = jnp.exp(jnp.minimum(-rate * (ends - centre), _FARTHEST))
         width = ends[1] - ends[0]
