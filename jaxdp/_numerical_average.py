@@ -182,9 +182,8 @@ def averaged(
             known,
             _POINTS_OF_PAIRS if size > _ESTIMATE_SIZE else _POINTS_OF_PAIRS // 4,
         )
-        return term._replace(
-            mass_error=jnp.where(jnp.isnan(step.mass_error), jnp.nan, term.mass_error)
-        )
+        error = jnp.where(jnp.isnan(step.mass_error), jnp.nan, term.mass_error)
+        return term._replace(mass_error=error)
 
     if getattr(block, "long", ()):
         return on_ratios()._replace(count=count)
@@ -309,6 +308,7 @@ def _log_delta(
             direction=direction,
             sides=sides,
             size=size,
+            reach=step_of(block)._loss_range(),
         )
 
     if block is not None and repeated is None:
@@ -362,6 +362,7 @@ def epsilon(
             direction=direction,
             sides=sides,
             size=size,
+            reach=step_of(block)._loss_range(),
         )
 
     if block is not None and repeated is None:

@@ -277,11 +277,12 @@ def allocation_log_delta_bounds(
     direction: AnyDirection = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
+    reach: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on log delta at a real epsilon, one of t steps, for each of `sides`.
 
     With `count`, of that many independent such allocations, composed; tuples of both for several
-    block lengths.
+    block lengths. `reach` is about the range of a step's losses, if that is not where atoms are.
     """
     s = sign_of(direction)
     if count is not None:
@@ -304,7 +305,8 @@ def allocation_log_delta_bounds(
     bounds = (
         _log_delta(law, steps, epsilon, s, side) for law, side in zip(laws, sides, strict=True)
     )
-    ends = _average_end.log_delta(_average_end.end(term, steps, s), epsilon)
+    ends = _average_end.end(term, steps, s, reach or term.support)
+    ends = _average_end.log_delta(ends, epsilon)
     return _at_least(bounds, sides, ends, term)
 
 
@@ -328,11 +330,12 @@ def allocation_epsilon_bounds(
     direction: AnyDirection = "remove",
     sides: tuple[int, ...] = (-1, 1),
     size: int = DEFAULT_SIZE,
+    reach: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> tuple[jax.Array, ...]:
     """Certified bounds on epsilon >= 0 at delta, one of t steps, for each of `sides`.
 
     With `count`, of that many independent such allocations, composed; tuples of both for several
-    block lengths.
+    block lengths. `reach` is as in `allocation_log_delta_bounds`.
     """
     if log_delta is None:
         log_delta = jnp.log(jnp.asarray(delta, jnp.float64))
@@ -355,5 +358,6 @@ def allocation_epsilon_bounds(
         _epsilon(law, steps, chosen.query, log_delta, s, side)
         for law, side in zip(laws, sides, strict=True)
     )
-    ends = _average_end.epsilon(_average_end.end(term, steps, s), log_delta)
+    ends = _average_end.end(term, steps, s, reach or term.support)
+    ends = _average_end.epsilon(ends, log_delta)
     return tuple(jnp.maximum(bound, 0.0) for bound in _at_least(bounds, sides, ends, term))

@@ -1,43 +1,49 @@
-"""What an average attains next to its largest loss, where lattices have no point.
+"""What an average attains next to its largest loss, where lattices have few points or none.
 
-All t ratios are in the cell at the end of what there is with probability q^t. On that their mean
-is x, the cell's, and E (S - c)_+ >= q^t (t x - c) by Jensen's inequality (with s = -1, E (c - S)_+
->= q^t (c - t x)): for any cell, and exact at epsilons next to an atom at the end. So log delta is
-at least
+All t ratios are in a cell at the end of what there is with probability q^t. On that their mean is
+x, the cell's, and E (S - c)_+ >= q^t (t x - c) by Jensen's inequality (with s = -1, E (c - S)_+ >=
+q^t (c - t x)): for any cell. So log delta is at least
 
-    remove   t log q + log(x - e^eps),        add   t log q + log(1 - e^eps x).
+    remove   t log q + log(x - e^eps),        add   t log q + log(1 - e^eps x),
+
+exact at epsilons next to an atom at the end. Of some cells the best is taken.
 """
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
 from jaxdp import _special as special
 from jaxdp._law import _allowances
 from jaxdp._law._terms import Sign, Term, either
 
-_BESIDE = 1e-9  # of a loss: where the cell begins
+_BESIDE = 2.0 ** np.arange(-1.0, -31.0, -1.0)  # of the largest loss, where cells begin
 
 
 class End(NamedTuple):
-    """log q^t, times x to remove, and the direction's loss of x; both rounded down."""
+    """log q^t, times x to remove, and the direction's loss of x; both rounded down. Of cells."""
 
     log_scale: jax.Array
     loss: jax.Array
 
 
-def end(term: Term, steps: jax.Array, s: Sign) -> End:
-    """Of the cell at the largest ratio (s = +1) or at the smallest (-1); nothing if it has none."""
-    low, high = (jnp.asarray(x, jnp.float64) for x in lax.stop_gradient(term.support))
+def end(term: Term, steps: jax.Array, s: Sign, reach: tuple[ArrayLike, ArrayLike]) -> End:
+    """Of cells at the largest ratios (s = +1) or at the smallest (-1), `reach` being their losses.
+
+    (If these are wrong, what is found is a bound still.)
+    """
+    low, high = (jnp.asarray(x, jnp.float64) for x in lax.stop_gradient(reach))
     edge = either(s > 0, high, low)
     bounded = jnp.abs(edge) < jnp.inf
     edge = jnp.where(bounded, edge, 0.0)
-    edge -= s * _BESIDE * jnp.abs(edge)
-    infinite = jnp.float64(jnp.inf)
+    edge -= s * jnp.asarray(_BESIDE) * jnp.abs(edge)
+    infinite = jnp.full_like(edge, jnp.inf)
     lo, hi = either(s > 0, (edge, infinite), (-infinite, edge))
-    log_q, log_p = (x[0] for x in term.masses(lo[None], hi[None]))
+    log_q, log_p = term.masses(lo, hi)
     some = bounded & (log_q > -jnp.inf) & (log_p > -jnp.inf)
     q, p = (jnp.where(some, x, 0.0) for x in (log_q, log_p))
     rough = lax.stop_gradient(_allowances.masses(q, p) + term.mass_error)
@@ -53,7 +59,8 @@ def log_delta(at: End, epsilon: jax.Array) -> jax.Array:
     some = (at.log_scale > -jnp.inf) & (epsilon < at.loss)
     short = jnp.where(some, epsilon - at.loss, -1.0)
     short = jnp.minimum(short + lax.stop_gradient(_allowances.exponent(epsilon, at.loss)), 0.0)
-    return jnp.where(some, at.log_scale, 0.0) + jnp.where(some, special.log1mexp(short), -jnp.inf)
+    part = jnp.where(some, special.log1mexp(short), -jnp.inf)
+    return jnp.max(jnp.where(some, at.log_scale, 0.0) + part)
 
 
 def epsilon(at: End, log_delta: jax.Array) -> jax.Array:
@@ -63,4 +70,4 @@ def epsilon(at: End, log_delta: jax.Array) -> jax.Array:
     part += lax.stop_gradient(_allowances.exponent(log_delta, at.log_scale) * some)
     found = at.loss + special.log1mexp(jnp.minimum(part, 0.0))
     found -= lax.stop_gradient(_allowances.exponent(at.loss) * (1.0 + at.loss))
-    return jnp.where(some, found, -jnp.inf)
+    return jnp.max(jnp.where(some, found, -jnp.inf))
