@@ -301,13 +301,12 @@ def allocation_log_delta_bounds(
     steps, epsilon = _numbers(num_steps, epsilon)
     query = steps * jnp.exp(s * jnp.minimum(epsilon, _LAST))
     chosen = _average_plan.plan(term, steps, query, None, s, size)
-    laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
+    ends = _average_end.end(term, steps, s, reach or term.support)
+    laws = [_average.total(term, steps, chosen, size, s, side, ends.bare) for side in sides]
     bounds = (
         _log_delta(law, steps, epsilon, s, side) for law, side in zip(laws, sides, strict=True)
     )
-    ends = _average_end.end(term, steps, s, reach or term.support)
-    ends = _average_end.log_delta(ends, epsilon)
-    return _at_least(bounds, sides, ends, term)
+    return _at_least(bounds, sides, _average_end.log_delta(ends, epsilon), term)
 
 
 def allocation_log_delta_estimate(
@@ -353,11 +352,11 @@ def allocation_epsilon_bounds(
         )
     steps, log_delta = _numbers(num_steps, log_delta)
     chosen = _average_plan.plan(term, steps, None, log_delta, s, size)
-    laws = [_average.total(term, steps, chosen, size, s, side) for side in sides]
+    ends = _average_end.end(term, steps, s, reach or term.support)
+    laws = [_average.total(term, steps, chosen, size, s, side, ends.bare) for side in sides]
     bounds = (
         _epsilon(law, steps, chosen.query, log_delta, s, side)
         for law, side in zip(laws, sides, strict=True)
     )
-    ends = _average_end.end(term, steps, s, reach or term.support)
     ends = _average_end.epsilon(ends, log_delta)
     return tuple(jnp.maximum(bound, 0.0) for bound in _at_least(bounds, sides, ends, term))

@@ -41,6 +41,7 @@ from jax import lax
 
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances, _average_grid
+from jaxdp._law._average_end import Bare
 from jaxdp._law._average_fft import cyclic_power, wrap
 from jaxdp._law._average_tilt import AveragePlan
 from jaxdp._law._grid import ladder
@@ -91,7 +92,15 @@ def _log_sums(weights: jax.Array, exponent: jax.Array) -> jax.Array:
     return top[..., 0] + jnp.log(jnp.sum(weights * scaled, axis=-1))
 
 
-def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: Sign, side: int) -> Total:
+def total(
+    term: Term,
+    steps: jax.Array,
+    plan: AveragePlan,
+    size: int,
+    s: Sign,
+    side: int,
+    bare: Bare | None = None,
+) -> Total:
     """The law of S above (side = +1) or below (-1), near the query of the plan."""
     width = plan.high - plan.low if side > 0 else plan.width
     spacing = jnp.maximum(width / (size - 8), 1e-13 * plan.middle)
@@ -143,7 +152,7 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: Sign, s
     kept, ceiling = jnp.maximum(mass, 1.0), jnp.float64(jnp.inf)
     log_tau, own = jnp.asarray(term.log_tau_p, jnp.float64), jnp.maximum(mass, 1.0)
     if side < 0:
-        (kept, ceiling), own = _kept(law, steps, plan), 1.0
+        (kept, ceiling), own = _kept(law, steps, plan, bare), 1.0
     reach = steps * middle + size * h + jnp.abs(first) * h
     return Total(
         steps,
@@ -167,7 +176,7 @@ def total(term: Term, steps: jax.Array, plan: AveragePlan, size: int, s: Sign, s
 
 
 def _kept(
-    law: _average_grid.StepLaw, steps: jax.Array, plan: AveragePlan
+    law: _average_grid.StepLaw, steps: jax.Array, plan: AveragePlan, bare: Bare | None
 ) -> tuple[jax.Array, jax.Array]:
     """The part of the first moment beyond the lattice that counts below, read up to a ceiling."""
     top = law.lattice.anchor + law.lattice.spacing * law.positions[-1]
@@ -178,18 +187,21 @@ def _kept(
     rates = _RATES / jnp.where(room > 0.0, room, 1.0)
     # Of rates at which rounding of the sums, and of what is in them, is no more than allowed.
     right = rates * _allowances.exponent(others * first, ceiling, top) < 0.5
-    # That none of them is below what leaves room for all, or what is known without it.
-    bare = jnp.maximum(law.cells.hi[0] - 0.9 * room / others, 0.0)
 
-    def fewer(least: jax.Array) -> jax.Array:
+    def fewer(least: jax.Array, below: jax.Array) -> jax.Array:
         """A bound on the probability that the others are not enough."""
         log_mgf = jax.vmap(lambda rate: law.cells.log_mgf(rate, first, least))(rates)
         exponent = others * log_mgf - rates * room
         exponent = jnp.min(jnp.where(right & (exponent < 0.0), exponent, 0.0))
         tail = _allowances.CHERNOFF * jnp.exp(exponent)
-        return tail + others * law.cells.below(least)
+        return tail + others * (law.cells.missing + below)
 
-    kept = 1.0 - jnp.minimum(fewer(jnp.float64(0.0)), fewer(bare))
+    zero = jnp.zeros(())
+    short = fewer(zero, zero)
+    if bare is not None:
+        inside = bare.least < law.cells.hi[0]
+        short = jnp.where(inside, jnp.minimum(short, fewer(*bare)), short)
+    kept = 1.0 - short
     kept = jnp.where(room > 0.0, jnp.maximum(kept, 0.0), 0.0)
     kept = lax.stop_gradient(jnp.where(top >= ceiling, 1.0, kept) * (law.tau > 0.0))
     return kept, lax.stop_gradient(jnp.where(kept > 0.0, ceiling, jnp.inf))

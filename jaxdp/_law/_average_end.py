@@ -7,6 +7,8 @@ q^t (c - t x)): for any cell. So log delta is at least
     remove   t log q + log(x - e^eps),        add   t log q + log(1 - e^eps x),
 
 exact at epsilons next to an atom at the end. Of some cells the best is taken.
+
+Besides, how many ratios are below the least there are to be: next to none (see `Bare`).
 """
 
 from typing import NamedTuple
@@ -18,10 +20,20 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp import _special as special
+from jaxdp._divergences import exp_log
 from jaxdp._law import _allowances
 from jaxdp._law._terms import Sign, Term, either
 
+_BELOW, _FAR = 1e-9, 700.0  # of the least loss; for it, where there is none
+_SMALLEST = 1e-300
 _BESIDE = 2.0 ** np.arange(-1.0, -31.0, -1.0)  # of the largest loss, where cells begin
+
+
+class Bare(NamedTuple):
+    """A number that ratios are hardly ever below, and the Q-mass there, rounded up."""
+
+    least: jax.Array
+    mass: jax.Array
 
 
 class End(NamedTuple):
@@ -29,6 +41,7 @@ class End(NamedTuple):
 
     log_scale: jax.Array
     loss: jax.Array
+    bare: Bare
 
 
 def end(term: Term, steps: jax.Array, s: Sign, reach: tuple[ArrayLike, ArrayLike]) -> End:
@@ -43,7 +56,12 @@ def end(term: Term, steps: jax.Array, s: Sign, reach: tuple[ArrayLike, ArrayLike
     edge -= s * jnp.asarray(_BESIDE) * jnp.abs(edge)
     infinite = jnp.full_like(edge, jnp.inf)
     lo, hi = either(s > 0, (edge, infinite), (-infinite, edge))
+    # The last cell is for what is below all losses.
+    lowest = jnp.where(jnp.abs(low) < jnp.inf, low - _BELOW * jnp.abs(low), -_FAR)
+    lo, hi = (jnp.append(x, y) for x, y in ((lo, -jnp.inf), (hi, lowest)))
     log_q, log_p = term.masses(lo, hi)
+    bare = _bare(term, lowest, log_q[-1], log_p[-1])
+    log_q, log_p = log_q[:-1], log_p[:-1]
     some = bounded & (log_q > -jnp.inf) & (log_p > -jnp.inf)
     q, p = (jnp.where(some, x, 0.0) for x in (log_q, log_p))
     rough = lax.stop_gradient(_allowances.masses(q, p) + term.mass_error)
@@ -51,7 +69,16 @@ def end(term: Term, steps: jax.Array, s: Sign, reach: tuple[ArrayLike, ArrayLike
     log_scale = steps * (q - rough) + either(s > 0, loss, 0.0)
     log_scale -= lax.stop_gradient(_allowances.exponent(steps * q, loss))
     some &= loss > 0.0
-    return End(jnp.where(some, log_scale, -jnp.inf), jnp.where(some, loss, 0.0))
+    return End(jnp.where(some, log_scale, -jnp.inf), jnp.where(some, loss, 0.0), bare)
+
+
+def _bare(term: Term, loss: jax.Array, log_q: jax.Array, log_p: jax.Array) -> Bare:
+    """Of ratios below e^loss, those that are 0 among them."""
+    q, p = (jnp.where(x > -jnp.inf, x, 0.0) for x in (log_q, log_p))
+    mass = exp_log(log_q) * (1.0 + _allowances.masses(q, p) + term.mass_error)
+    mass += exp_log(jnp.asarray(term.log_tau_q, jnp.float64)) * (1.0 + _allowances.sums(0))
+    least = jnp.exp(loss) * (1.0 - _allowances.exponent(loss))
+    return lax.stop_gradient(Bare(least, jnp.minimum(mass + _SMALLEST, 1.0)))
 
 
 def log_delta(at: End, epsilon: jax.Array) -> jax.Array:

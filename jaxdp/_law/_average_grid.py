@@ -41,8 +41,8 @@ on P{sum of t - 1 B_j >= c - x}. For any v and rate,
 
     P{sum of n B_j <= r} <= n P{B < v} + (e^{rate r / n} E[e^{-rate B}; B >= v])^n,
 
-where e^{-rate B} is at most its chord over a cell: that of the first one, up to u, from v <= u on
-(below v it is positive), where P{B < v} is at most mass (u - mean) / (u - v), by Markov.
+where e^{-rate B} is at most its chord over a cell: that of the first one from v on (below v the
+chord is positive).
 
 Thresholds log x are rounded, by a relative 2^-52 (1 + |log x|) in x: `_average` reads its curve
 with a shift that covers it.
@@ -108,13 +108,10 @@ class Cells(NamedTuple):
         """E B, rounded down."""
         return jnp.sum(self.mass * self.mean) * (1.0 - self._rough)
 
-    def below(self, least: jax.Array) -> jax.Array:
-        """P{B < least}, at most, `least` being in the first cell."""
-        mass, mean, end = self.mass[0], self.mean[0], self.hi[0]
-        some = (least > 0.0) & (least < mean)
-        share = (end - mean) / jnp.where(some, end - least, 1.0)
-        missing = jnp.maximum(1.0 - jnp.sum(self.mass), 0.0) + self._rough
-        return missing + jnp.where(some, mass * share, jnp.where(least > 0.0, mass, 0.0))
+    @property
+    def missing(self) -> jax.Array:
+        """The mass that no cell has, rounded up."""
+        return jnp.maximum(1.0 - jnp.sum(self.mass), 0.0) + self._rough
 
     def log_mgf(self, rate: jax.Array, centre: jax.Array, least: jax.Array) -> jax.Array:
         """log E[e^{-rate (B - centre)}; B >= least], at most; inf where that is no double."""

@@ -110,6 +110,12 @@ def test_what_all_ratios_at_the_end_attain(s):
         assert loss - gap - 1e-9 <= back <= loss - gap + 1e-13
     assert _average_end.log_delta(at, jnp.float64(loss + 1e-9)) == -jnp.inf
     assert _average_end.epsilon(at, jnp.max(at.log_scale) + 1e-6) == -jnp.inf
+    # What is below the least ratio, and what is not.
+    assert np.isclose(float(at.bare.least), np.exp(-loss), rtol=1e-8)
+    assert float(at.bare.least) < np.exp(-loss)
+    assert 0.0 < float(at.bare.mass) < 1e-290
+    most = _average_end.end(randomized_response(loss, 1.0), jnp.float64(steps), s, (-0.5, loss))
+    assert up <= float(most.bare.mass) <= up * (1.0 + 1e-12)
     # Nothing where there is no largest loss; of a density with an atom, the atom.
     atom = _average_end.end(laplace(1.0, 1.0), jnp.float64(steps), s, (-1.0, 1.0))
     assert np.isclose(
@@ -118,7 +124,7 @@ def test_what_all_ratios_at_the_end_attain(s):
 
 
 def test_how_often_the_others_are_not_enough():
-    """Breaks when a chord, or the mass below a number, is not above what it stands for."""
+    """Breaks when a chord is not above what it stands for."""
     rng = np.random.default_rng(0)
     for _ in range(20):
         x, q = np.sort(rng.uniform(0.1, 3.0, 12)), rng.dirichlet(np.ones(12))
@@ -129,8 +135,8 @@ def test_how_often_the_others_are_not_enough():
         cells = _average_grid.Cells(*(jnp.asarray(v) for v in (edges[:-1], edges[1:], mass, mean)))
         assert np.isclose(float(cells.first), q @ x)
         assert float(cells.first) <= q @ x
+        assert 0.0 <= cells.missing <= 1e-10
         for least in (0.0, 0.5 * mean[0], 0.99 * mean[0]):
-            assert float(cells.below(jnp.float64(least))) >= q[x < least].sum()
             kept = x >= least
             for rate in (0.3, 2.0, 11.0):
                 exact = np.log(np.sum(q[kept] * np.exp(-rate * (x[kept] - 1.0))))
