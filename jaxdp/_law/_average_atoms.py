@@ -53,12 +53,13 @@ class Typical(NamedTuple):
 class Coarse(NamedTuple):
     """The coarse law, increasing in x, the P-mass of each of its atoms and above, its cells' ends.
 
-    (The first atom, all ratios of 0, ends there.)
+    (The first atom, all ratios of 0, ends there.) And the Q-mass at the ends of the support.
     """
 
     atoms: Atoms
     above: jax.Array
     ends: jax.Array
+    at_ends: jax.Array
 
     @property
     def filled(self) -> jax.Array:
@@ -95,7 +96,8 @@ def coarse(term: Term) -> Coarse:
     )
     above = lax.cumsum(p, reverse=True)
     above = jnp.concatenate([above[:1], above])
-    return Coarse(atoms, above, jnp.exp(jnp.concatenate([lo[:1], hi])))
+    at_ends = jnp.sum(jnp.where((hi <= within[0]) | (lo >= within[1]), jnp.exp(log_q), 0.0))
+    return Coarse(atoms, above, jnp.exp(jnp.concatenate([lo[:1], hi])), at_ends)
 
 
 def log_sum(exponent: jax.Array) -> jax.Array:

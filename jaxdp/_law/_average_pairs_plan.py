@@ -23,7 +23,8 @@ from jaxdp._law._terms import Sign, Term
 FEW, LARGEST = 8, 1 << 14  # numbers of ratios
 _WIDE, _MANY = 0.5, 512.0  # deviation of an average, and for how many at most
 _NEXT = 1e-2  # losses from the least average to the least ratio
-_LONG = 80.0  # a list, in deviations of an average
+_LONG, _SHORT = 80.0, 20.0  # a list, in deviations of an average
+_AT_ENDS = 0.05  # a mass of ratios next to which a lattice has no digits
 _NARROW = 5e-9  # losses from end to end, of every step, that leave few digits to a cell's shares
 _TILTS = 2.0 ** np.arange(-8.0, 40.0)
 _FLOOR = np.log(1e-3)  # of delta: what the ends of a list may cost
@@ -105,8 +106,8 @@ def better(
 ) -> jax.Array:
     """Whether to take pairs: of few ratios, and where their average is off its mean by much.
 
-    Or where all of them may be the least there is, or they are atoms far apart, of which a lattice
-    below loses most. Nearly equal ones leave too few digits.
+    Or where all of them may be the least there is, or they are atoms far apart or at the ends, of
+    which a lattice below loses most. Nearly equal ones leave too few digits.
     """
     steps, count, log_delta = lax.stop_gradient((steps, count, log_delta))
     needed = _needed(term, known, steps, log_delta + _FLOOR)
@@ -115,7 +116,10 @@ def better(
     some |= needed.least <= needed.end + _NEXT
     # A list holds what the largest ratio makes of an average, too.
     width = jnp.log1p(jnp.expm1(needed.high) / steps) - needed.low(steps, steps)
-    some |= (known.filled < FILLED) & (width < _LONG * jnp.sqrt(needed.variance / steps))
+    width /= jnp.sqrt(needed.variance / steps)
+    some |= ((known.filled < FILLED) & (width < _LONG)) | (
+        (known.at_ends > _AT_ENDS) & (width < _SHORT)
+    )
     some &= (needed.high < _HIGHEST) & (log_delta > _DEEPEST)
     some &= needed.high - needed.low(jnp.float64(1.0), steps) > _NARROW * steps * count
     return lax.stop_gradient(some & (steps <= LARGEST))

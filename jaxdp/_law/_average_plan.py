@@ -223,10 +223,11 @@ def plan(
     if whole is not False:
         chosen = chosen._replace(query=jnp.float64(1e300))
     cut = jnp.maximum(chosen.cut, jnp.minimum(least, chosen.middle))
-    weight = atoms.log_q + either(whole, 0.0, s * chosen.theta * atoms.x)
-    weight = jnp.where(
-        (atoms.x > cut * (1.0 + 1e-6)) & (atoms.x <= chosen.largest), weight, -jnp.inf
-    )
+    # (Laws to be composed lose as much by the coarser lattice that a node for one atom makes.)
+    weight = atoms.log_q + s * chosen.theta * atoms.x
+    there = (atoms.x > cut * (1.0 + 1e-6)) & (atoms.x <= chosen.largest)
+    weight = jnp.where(there, weight, -jnp.inf)
     heavy = jnp.max(jnp.where(weight >= jnp.max(weight), known.atoms.x, 0.0))
-    heavy = jnp.where((known.filled < FILLED) & (jnp.max(weight) > -jnp.inf), heavy, 0.0)
+    some = (known.filled < FILLED) & (jnp.max(weight) > -jnp.inf) & jnp.logical_not(whole)
+    heavy = jnp.where(some, heavy, 0.0)
     return chosen._replace(cut=cut, heavy=heavy)

@@ -177,11 +177,14 @@ def _tilted(common: Choice, asked: _Asked, theta: jax.Array, s: Sign) -> _Tilted
     atoms, steps, query = common.atoms, common.steps, asked.query
     m = moments(atoms, theta, s)
     log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
-    # On the add side large ratios hardly count: they may be moved back, or dropped.
-    beyond = lax.cumsum(jnp.exp(atoms.log_q), reverse=True)[1:]
-    beyond = log_positive(jnp.concatenate([beyond, jnp.zeros((1,))]))
-    moved = beyond + s * theta * (atoms.x - 1.0) - m.log_norm
-    light = jnp.min(jnp.where(moved <= jnp.log(_WINDOW / steps), atoms.x, jnp.inf))
+    # On the add side large ratios hardly count: they may be moved back, or dropped. What is moved
+    # counts by where it is moved to; of laws to be composed wide lattices lose more than that.
+    weight = jnp.stack([jnp.exp(log_weight), jnp.exp(atoms.log_q)])
+    beyond = lax.cumsum(weight, axis=1, reverse=True)
+    tilted, moved = log_positive(jnp.pad(beyond[:, 1:], ((0, 0), (0, 1))))
+    moved += s * theta * (atoms.x - 1.0) - m.log_norm
+    rare = either(common.whole, tilted, moved) <= jnp.log(_WINDOW / steps)
+    light = jnp.min(jnp.where(rare, atoms.x, jnp.inf))
     last = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
     top = jnp.minimum(common.high, either(s > 0, last, jnp.minimum(light, last)) * 1.05)
     top = jnp.where(1.1 * top >= common.limit, common.limit, top)  # (there is no mass between)
