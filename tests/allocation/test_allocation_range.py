@@ -114,3 +114,17 @@ def test_many_epochs_to_add_are_narrow(sigma, steps):
     np.testing.assert_allclose(low, high, rtol=8e-3)
     assert np.all(low <= moments)
     assert np.all(high <= moments)
+
+
+def test_two_steps_at_next_to_no_delta():
+    """Breaks when points far behind the query have one unit: lower bounds above the upper ones."""
+    rng = np.random.default_rng(0)
+    sigma = np.exp(rng.uniform(np.log(0.2), np.log(1.5), 480))
+    delta = 10.0 ** rng.uniform(-290, -60, 480)
+    run = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), 2)
+    low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(run, delta, direction="remove"))
+    # One ratio is large: half of it, and of a one, is to be e^epsilon.
+    one = np.asarray(jaxdp.epsilon(jaxdp.Gaussian(sigma), delta))
+    exact = np.logaddexp(one, 0.0) - np.log(2.0)
+    assert np.all(low <= exact * (1.0 + 1e-6))
+    assert np.all(high >= exact * (1.0 - 1e-6))
