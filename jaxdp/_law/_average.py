@@ -273,9 +273,7 @@ def curve(law: Total, reference: jax.Array, side: int) -> Curve:
     else:
         at = z + reference
         value = jnp.where((at < law.floor) | (at >= law.ceiling), -jnp.inf, value)
-        # (Farther back the points have one unit for all: what is beyond would count too much.)
-        value = jnp.where(exponent > _LARGEST_EXPONENT, -jnp.inf, value)
+    # Farther back all points have one unit: below, what is beyond them would count too much.
+    value = jnp.where(exponent > _LARGEST_EXPONENT, side * jnp.inf, value)
     log_unit = law.log_scale - law.theta * (reference - law.origin)
-    if side > 0:
-        value = jnp.where(-law.theta * z > _LARGEST_EXPONENT, jnp.inf, value)
     return Curve(z + reference, value, survival, log_unit + side * _slack(law, reference))
