@@ -19,6 +19,7 @@ from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import (
     _allowances,
     _average,
+    _average_alone,
     _average_atoms,
     _average_end,
     _average_guess,
@@ -48,6 +49,7 @@ _LAST = 600.0
 _AIMS = ((0.15, 1.0), (1.0, 0.0), (1.0, 7.0))
 _KINDS = ((False, True), (True, True), (False, False))
 _ROUNDS = 2  # of their plans
+_BEYOND, _ROUND = 1e-9, 1e-13  # of the range of losses, relative and absolute: room
 
 
 def _numbers(*values: ArrayLike) -> tuple[jax.Array, ...]:
@@ -68,6 +70,30 @@ def _at_least(
         (bound if side > 0 else jnp.maximum(bound, least)) + unknown
         for bound, side in zip(bounds, sides, strict=True)
     )
+
+
+def _at_most(
+    bounds: Iterable[jax.Array], sides: tuple[int, ...], most: ArrayLike
+) -> list[jax.Array]:
+    """Those above at most so much."""
+    return [
+        jnp.minimum(bound, most) if side > 0 else bound
+        for bound, side in zip(bounds, sides, strict=True)
+    ]
+
+
+def _within(term: Term, reach: tuple[ArrayLike, ArrayLike]) -> Term:
+    """The term with an end of its support where it has none: a little beyond its losses."""
+
+    def end(own: ArrayLike, known: ArrayLike, away: int) -> jax.Array:
+        own, known = _numbers(own, known)
+        some = jnp.abs(known) < jnp.inf
+        beyond = jnp.where(some, known, 0.0)
+        beyond += away * lax.stop_gradient(_BEYOND * jnp.abs(beyond) + _ROUND)
+        return jnp.where(some & (jnp.abs(own) == jnp.inf), beyond, own)
+
+    low, high = (end(*ends) for ends in zip(term.support, reach, (-1, 1), strict=True))
+    return term._replace(support=(low, high))
 
 
 def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: Sign, side: int) -> jax.Array:
@@ -300,13 +326,24 @@ def allocation_log_delta_bounds(
         )
     steps, epsilon = _numbers(num_steps, epsilon)
     query = steps * jnp.exp(s * jnp.minimum(epsilon, _LAST))
-    chosen = _average_plan.plan(term, steps, query, None, s, size)
-    ends = _average_end.end(term, steps, s, reach or term.support)
+    reach = reach or term.support
+    term = _within(term, reach)
+    known = _average_atoms.coarse(term)
+    chosen = _average_plan.plan(term, steps, query, None, s, size, known=known)
+    about = _average_alone.about_epsilon(steps, epsilon, s)
+    ends = _average_end.end(term, steps, s, reach, about)
     laws = [_average.total(term, steps, chosen, size, s, side, ends.bare) for side in sides]
-    bounds = (
+    bounds = [
         _log_delta(law, steps, epsilon, s, side) for law, side in zip(laws, sides, strict=True)
-    )
-    return _at_least(bounds, sides, _average_end.log_delta(ends, epsilon), term)
+    ]
+    least = _average_end.log_delta(ends, epsilon)
+    if may_remove(s):
+        alone = _average_alone.log_delta_below(ends.one, steps, epsilon)
+        least, most = jnp.maximum(least, alone), jnp.inf
+        if 1 in sides:
+            most = _average_alone.log_delta_above(term, known, steps, epsilon, alone)
+        bounds = _at_most(bounds, sides, either(s > 0, most, jnp.inf))
+    return _at_least(bounds, sides, least, term)
 
 
 def allocation_log_delta_estimate(
@@ -351,12 +388,22 @@ def allocation_epsilon_bounds(
             for side in sides
         )
     steps, log_delta = _numbers(num_steps, log_delta)
-    chosen = _average_plan.plan(term, steps, None, log_delta, s, size)
-    ends = _average_end.end(term, steps, s, reach or term.support)
+    reach = reach or term.support
+    term = _within(term, reach)
+    known = _average_atoms.coarse(term)
+    chosen = _average_plan.plan(term, steps, None, log_delta, s, size, known=known)
+    about = _average_alone.about_delta(known, term.log_tau_p, steps, log_delta, s)
+    ends = _average_end.end(term, steps, s, reach, about)
     laws = [_average.total(term, steps, chosen, size, s, side, ends.bare) for side in sides]
-    bounds = (
+    bounds = [
         _epsilon(law, steps, chosen.query, log_delta, s, side)
         for law, side in zip(laws, sides, strict=True)
-    )
-    ends = _average_end.epsilon(ends, log_delta)
-    return tuple(jnp.maximum(bound, 0.0) for bound in _at_least(bounds, sides, ends, term))
+    ]
+    least = _average_end.epsilon(ends, log_delta)
+    if may_remove(s):
+        alone = _average_alone.epsilon_below(ends.one, steps, log_delta)
+        least, most = jnp.maximum(least, alone), jnp.inf
+        if 1 in sides:
+            most = _average_alone.epsilon_above(term, known, steps, log_delta, alone)
+        bounds = _at_most(bounds, sides, either(s > 0, most, jnp.inf))
+    return tuple(jnp.maximum(bound, 0.0) for bound in _at_least(bounds, sides, least, term))

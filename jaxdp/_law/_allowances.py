@@ -215,11 +215,13 @@ def ratio_nudge(ratio: ArrayLike) -> jax.Array:
 def ratios(steps: ArrayLike, reach: ArrayLike, largest: ArrayLike) -> jax.Array:
     """Absolute, of a sum of so many ratios, points of a linear lattice, that is at most `reach`.
 
-    A threshold log x, off by u (1 + |log x|), moves x by x u (1 + |log x|): at most u (1 + 1/e) for
-    x < 1, and a relative u (1 + log largest) beyond. A point is off by 4 u of itself.
+    A threshold log x, off by u (1 + |log x|), moves x by x u (1 + |log x|), which increases with x:
+    at most u (1 + |log largest|) of the largest, of 1 if that is more, and a relative u (1 + log
+    largest) beyond. A point is off by 4 u of itself.
     """
-    log_largest = jnp.maximum(jnp.log(jnp.maximum(largest, 1.0)), 0.0)
-    return 2.0 * UNIT * (8.0 + _size(log_largest)) * (_size(reach) + _size(steps))
+    log_largest = jnp.log(jnp.maximum(largest, 1e-300))
+    scale = _size(reach) + _size(steps) * jnp.minimum(_size(largest), 1.0)
+    return 2.0 * UNIT * (8.0 + _size(log_largest)) * scale
 
 
 def normalised_steps(steps: ArrayLike) -> jax.Array:

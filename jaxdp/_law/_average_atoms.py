@@ -21,12 +21,14 @@ _SIDE = np.concatenate(
 )
 _LOSSES = np.concatenate([-_SIDE[::-1], [0.0], _SIDE])
 _NARROW = 60.0  # losses up to which cells are
-_BESIDE = 1e-9  # of the ends of what there is, where atoms may be: cells of their own
+# Of the ends of what there is: sums may be next to them, and cells of their own have atoms there.
+_TOWARDS = np.geomspace(0.1, 1e-9, 25)
 _BISECTIONS = 36
 # A tilt has one or the other at least: of information, in units of 1 / deviation.
 _LEAST_INFORMATION, _LEAST_TILT = 0.1, 0.5
 DEEPEST = -660.0  # log delta: queries farther out are planned for there
 _TILT_RANGE = (1e-14, 1e14)
+_STEEPEST = 300.0  # log of a tilt ("add")
 _TOP_ALONE = 0.1
 FILLED = 0.35  # of the losses, by atoms that are far apart
 _ABOVE_ZERO = 1.0  # of queries' log delta (add), above what all ratios of 0 make up
@@ -77,8 +79,9 @@ def coarse(term: Term) -> Coarse:
     # Of a law known at compile time the masses would be folded to constants, which takes minutes.
     ends = jnp.stack([jnp.asarray(x, jnp.float64) for x in term.support])
     ends = jnp.clip(lax.stop_gradient(ends), _LOSSES[0], _LOSSES[-1])
-    within = ends + _BESIDE * jnp.abs(ends) * np.array([1.0, -1.0])
-    edges = jnp.sort(jnp.concatenate([jnp.asarray(_LOSSES), within]))
+    within = ends[:, None] + jnp.abs(ends)[:, None] * np.array([[1.0], [-1.0]]) * _TOWARDS
+    edges = jnp.sort(jnp.concatenate([jnp.asarray(_LOSSES), within.reshape(-1)]))
+    within = within[:, -1]
     edges = lax.optimization_barrier(edges)
     lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
     hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
@@ -112,14 +115,17 @@ class Moments(NamedTuple):
 
 
 def moments(atoms: Atoms, theta: jax.Array, s: Sign) -> Moments:
-    """K, and mean and deviation of the tilted x."""
-    exponent = atoms.log_q + s * theta * (atoms.x - 1.0)
+    """log E e^{theta s (x - mean)}, and mean and deviation of the tilted x."""
+    # (About the least atom: a 1 would leave no digits of ratios of 1e-12, tilted by 1e12.)
+    centre = jnp.min(jnp.where(atoms.log_q > -jnp.inf, atoms.x, jnp.inf))
+    exponent = atoms.log_q + s * theta * (atoms.x - centre)
     top = jnp.max(exponent)
     weight = jnp.exp(exponent - top)
     whole = jnp.sum(weight)
     mean = jnp.sum(weight * atoms.x) / whole
     variance = jnp.sum(weight * (atoms.x - mean) ** 2) / whole
-    return Moments(top + jnp.log(whole), mean, jnp.sqrt(variance))
+    log_norm = top + jnp.log(whole) - s * theta * (mean - centre)
+    return Moments(log_norm, mean, jnp.sqrt(variance))
 
 
 def _log_part(theta: jax.Array, deviation: jax.Array) -> jax.Array:
@@ -130,7 +136,7 @@ def _log_part(theta: jax.Array, deviation: jax.Array) -> jax.Array:
 
 def log_delta_at(m: Moments, theta: jax.Array, steps: jax.Array, s: Sign) -> jax.Array:
     """log delta where the tilted mean is, by the normal law; 1 - S/c (add) is 1 at most."""
-    exponent = steps * (m.log_norm - s * theta * (m.mean - 1.0))
+    exponent = steps * m.log_norm
     scale = steps * either(s > 0, 1.0, jnp.maximum(m.mean, 1e-300))
     part = _log_part(theta, jnp.sqrt(steps) * m.deviation) - jnp.log(scale)
     return exponent + either(s > 0, part, jnp.minimum(part, 0.0))
@@ -173,11 +179,13 @@ def saddle(
             short = log_delta_at(m, theta, steps, s) > log_delta
         else:
             short = (s * steps * m.mean < y) & (log_delta_at(m, theta, steps, s) > DEEPEST)
-        gained = s * theta * (m.mean - 1.0) - (m.log_norm - untilted.log_norm)
+        gained = untilted.log_norm - m.log_norm
         short |= (steps * gained < _LEAST_INFORMATION) & (theta * start < _LEAST_TILT)
         return jnp.where(short, middle, bracket[0]), jnp.where(short, bracket[1], middle)
 
-    bracket = np.log(_TILT_RANGE[0]) - jnp.log(start), np.log(_TILT_RANGE[1]) - jnp.log(start)
+    low, high = (np.log(end) - jnp.log(start) for end in _TILT_RANGE)
+    # (Averages of few ratios may be far below the deviation of one.)
+    bracket = low, either(s > 0, high, jnp.maximum(high, _STEEPEST))
     bracket = lax.fori_loop(0, _BISECTIONS, halve, bracket)
     return jnp.exp(0.5 * (bracket[0] + bracket[1]))
 

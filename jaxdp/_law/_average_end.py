@@ -6,7 +6,8 @@ q^t (c - t x)): for any cell. So log delta is at least
 
     remove   t log q + log(x - e^eps),        add   t log q + log(1 - e^eps x),
 
-exact at epsilons next to an atom at the end. Of some cells the best is taken.
+exact at epsilons next to an atom at the end. Of some cells the best is taken. (So may cells be that
+end anywhere: to add, a few small ratios are all about the same.)
 
 Besides, how many ratios are below the least there are to be: next to none (see `Bare`).
 """
@@ -21,7 +22,8 @@ from jax.typing import ArrayLike
 
 from jaxdp import _special as special
 from jaxdp._divergences import exp_log
-from jaxdp._law import _allowances
+from jaxdp._law import _allowances, _average_alone
+from jaxdp._law._average_alone import One
 from jaxdp._law._terms import Sign, Term, either
 
 _BELOW, _FAR = 1e-9, 700.0  # of the least loss; for it, where there is none
@@ -37,23 +39,37 @@ class Bare(NamedTuple):
 
 
 class End(NamedTuple):
-    """log q^t, times x to remove, and the direction's loss of x; both rounded down. Of cells."""
+    """log q^t, times x to remove, and the direction's loss of x; both rounded down. Of cells.
+
+    And one ratio alone in them (see `_average_alone`).
+    """
 
     log_scale: jax.Array
     loss: jax.Array
     bare: Bare
+    one: One
 
 
-def end(term: Term, steps: jax.Array, s: Sign, reach: tuple[ArrayLike, ArrayLike]) -> End:
+def end(
+    term: Term,
+    steps: jax.Array,
+    s: Sign,
+    reach: tuple[ArrayLike, ArrayLike],
+    about: ArrayLike = (),
+) -> End:
     """Of cells at the largest ratios (s = +1) or at the smallest (-1), `reach` being their losses.
 
-    (If these are wrong, what is found is a bound still.)
+    And of cells that begin (end) at losses `about` that of a query, for one ratio alone too. (If
+    these are wrong, what is found are bounds still.)
     """
     low, high = (jnp.asarray(x, jnp.float64) for x in lax.stop_gradient(reach))
     edge = either(s > 0, high, low)
     bounded = jnp.abs(edge) < jnp.inf
     edge = jnp.where(bounded, edge, 0.0)
     edge -= s * jnp.asarray(_BESIDE) * jnp.abs(edge)
+    about = lax.stop_gradient(jnp.asarray(about, jnp.float64))
+    bounded = jnp.concatenate([jnp.full_like(edge, bounded, bool), jnp.full_like(about, 1, bool)])
+    edge = jnp.concatenate([edge, about])
     infinite = jnp.full_like(edge, jnp.inf)
     lo, hi = either(s > 0, (edge, infinite), (-infinite, edge))
     # The last cell is for what is below all losses.
@@ -62,6 +78,8 @@ def end(term: Term, steps: jax.Array, s: Sign, reach: tuple[ArrayLike, ArrayLike
     log_q, log_p = term.masses(lo, hi)
     bare = _bare(term, lowest, log_q[-1], log_p[-1])
     log_q, log_p = log_q[:-1], log_p[:-1]
+    number = _BESIDE.size
+    one = _average_alone.tangents(term, steps, log_q[number:], log_p[number:], s)
     some = bounded & (log_q > -jnp.inf) & (log_p > -jnp.inf)
     q, p = (jnp.where(some, x, 0.0) for x in (log_q, log_p))
     rough = lax.stop_gradient(_allowances.masses(q, p) + term.mass_error)
@@ -69,7 +87,7 @@ def end(term: Term, steps: jax.Array, s: Sign, reach: tuple[ArrayLike, ArrayLike
     log_scale = steps * (q - rough) + either(s > 0, loss, 0.0)
     log_scale -= lax.stop_gradient(_allowances.exponent(steps * q, loss))
     some &= loss > 0.0
-    return End(jnp.where(some, log_scale, -jnp.inf), jnp.where(some, loss, 0.0), bare)
+    return End(jnp.where(some, log_scale, -jnp.inf), jnp.where(some, loss, 0.0), bare, one)
 
 
 def _bare(term: Term, loss: jax.Array, log_q: jax.Array, log_p: jax.Array) -> Bare:

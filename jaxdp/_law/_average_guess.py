@@ -37,7 +37,7 @@ def typical(
     log_delta = _average_atoms.within_reach(atoms, steps, log_delta, -1)
     thetas = _average_atoms.saddle(atoms, steps, None, log_delta, -1) * jnp.asarray(_SHARES)
     m = jax.vmap(lambda theta: _average_atoms.moments(atoms, theta, -1))(thetas)
-    exponent = steps * (m.log_norm + thetas * (m.mean - 1.0))
+    exponent = steps * m.log_norm
     near = times * exponent >= log_delta
     slope = jnp.max(jnp.where(near, steps * thetas * m.mean, 0.0))
     weight = exponent - slope * jnp.log(jnp.maximum(m.mean, 1e-300))
@@ -53,14 +53,14 @@ def typical(
 def where_seen(
     typical: _average_atoms.Typical,
     log_delta: jax.Array,
-    mean: jax.Array,
+    steps: jax.Array,
     theta: jax.Array,
-    log_norm: jax.Array,
+    m: _average_atoms.Moments,
     end: jax.Array,
 ) -> jax.Array:
     """Log of the rounding that matters (add): where ratios hardly count, at the window's end."""
-    y = mean * typical.least
-    here, last = jnp.abs(mean) * log_norm - theta * (jnp.stack([y, end]) - mean)
+    y = -steps * typical.least
+    here, last = steps * m.log_norm - theta * (jnp.stack([y, end]) + steps * m.mean)
     counts = typical.log_delta + jnp.log(jnp.maximum(-y, 1e-300)) + jnp.log(theta) + 1.0
     counts, at_end = jnp.maximum(jnp.stack([counts, log_delta + np.log(_AT_END)]), typical.no_loss)
     return jnp.minimum(counts - here, at_end - last)
@@ -107,5 +107,5 @@ def _of_small_ratios(
     ratio = jnp.exp(-jnp.maximum(epsilon, 0.0) / times)
     theta = _average_atoms.saddle(atoms, steps, -steps * ratio, None, -1)
     m = _average_atoms.moments(atoms, theta, -1)
-    information = steps * (m.log_norm + theta * (m.mean - 1.0))
+    information = steps * m.log_norm
     return jnp.where(m.mean < 1.1 * ratio, times * jnp.minimum(information, 0.0), -jnp.inf)

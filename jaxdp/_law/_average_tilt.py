@@ -176,13 +176,13 @@ def _begin(common: Choice, largest: jax.Array, s: Sign) -> jax.Array:
 def _tilted(common: Choice, asked: _Asked, theta: jax.Array, s: Sign) -> _Tilted:
     atoms, steps, query = common.atoms, common.steps, asked.query
     m = moments(atoms, theta, s)
-    log_weight = atoms.log_q + s * theta * (atoms.x - 1.0) - m.log_norm
+    log_weight = atoms.log_q + s * theta * (atoms.x - m.mean) - m.log_norm
     # On the add side large ratios hardly count: they may be moved back, or dropped. What is moved
     # counts by where it is moved to; of laws to be composed wide lattices lose more than that.
     weight = jnp.stack([jnp.exp(log_weight), jnp.exp(atoms.log_q)])
     beyond = lax.cumsum(weight, axis=1, reverse=True)
     tilted, moved = log_positive(jnp.pad(beyond[:, 1:], ((0, 0), (0, 1))))
-    moved += s * theta * (atoms.x - 1.0) - m.log_norm
+    moved += s * theta * (atoms.x - m.mean) - m.log_norm
     rare = either(common.whole, tilted, moved) <= jnp.log(_WINDOW / steps)
     light = jnp.min(jnp.where(rare, atoms.x, jnp.inf))
     last = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
@@ -190,10 +190,10 @@ def _tilted(common: Choice, asked: _Asked, theta: jax.Array, s: Sign) -> _Tilted
     top = jnp.where(1.1 * top >= common.limit, common.limit, top)  # (there is no mass between)
     if may_add(s):
         m = either(s > 0, m, moments(Atoms(atoms.log_q, jnp.minimum(atoms.x, top)), theta, s))
-    deviation = jnp.maximum(jnp.sqrt(steps) * m.deviation, 1e-15 * steps)
+    deviation = jnp.maximum(jnp.sqrt(steps) * m.deviation, 1e-15 * steps * m.mean)
     centre = s * steps * m.mean
     # delta in units of the largest z e^{-theta z}, what a stray mass 1 would cost
-    log_cost = asked.log_value - steps * m.log_norm + theta * (query.y - s * steps)
+    log_cost = asked.log_value - steps * m.log_norm + theta * (query.y - s * steps * m.mean)
     log_cost += jnp.log(theta) + 1.0
     log_window = jnp.log(either(s > 0, either(common.whole, _WINDOW_OF_WHOLE, _WINDOW), _WINDOW))
     light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
@@ -258,8 +258,8 @@ def _price(
     error = 2e-14 * (1.0 + steps * moved) * jnp.sqrt(waves)
     seen = law.log_seen
     if common.typical is not None:
-        mean, log_delta = s * steps, asked.query.log_delta
-        rare = where_seen(common.typical, log_delta, mean, law.theta, law.m.log_norm, window.high)
+        log_delta, end = asked.query.log_delta, window.high
+        rare = where_seen(common.typical, log_delta, steps, law.theta, law.m, end)
         seen = either(s > 0, seen, rare)
     dear = jnp.maximum(jnp.log(error) - seen, 0.0)
     # What is left out counts e^{theta h} times from one point to the one before.
