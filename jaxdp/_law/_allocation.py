@@ -49,7 +49,6 @@ _LAST = 600.0
 _AIMS = ((0.15, 1.0), (1.0, 0.0), (1.0, 7.0))
 _KINDS = ((False, True), (True, True), (False, False))
 _ROUNDS = 2  # of their plans
-_BEYOND, _ROUND = 1e-9, 1e-13  # of the range of losses, relative and absolute: room
 
 
 def _numbers(*values: ArrayLike) -> tuple[jax.Array, ...]:
@@ -80,20 +79,6 @@ def _at_most(
         jnp.minimum(bound, most) if side > 0 else bound
         for bound, side in zip(bounds, sides, strict=True)
     ]
-
-
-def _within(term: Term, reach: tuple[ArrayLike, ArrayLike]) -> Term:
-    """The term with an end of its support where it has none: a little beyond its losses."""
-
-    def end(own: ArrayLike, known: ArrayLike, away: int) -> jax.Array:
-        own, known = _numbers(own, known)
-        some = jnp.abs(known) < jnp.inf
-        beyond = jnp.where(some, known, 0.0)
-        beyond += away * lax.stop_gradient(_BEYOND * jnp.abs(beyond) + _ROUND)
-        return jnp.where(some & (jnp.abs(own) == jnp.inf), beyond, own)
-
-    low, high = (end(*ends) for ends in zip(term.support, reach, (-1, 1), strict=True))
-    return term._replace(support=(low, high))
 
 
 def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: Sign, side: int) -> jax.Array:
@@ -327,7 +312,7 @@ def allocation_log_delta_bounds(
     steps, epsilon = _numbers(num_steps, epsilon)
     query = steps * jnp.exp(s * jnp.minimum(epsilon, _LAST))
     reach = reach or term.support
-    term = _within(term, reach)
+    term = _average_end.within(term, reach)
     known = _average_atoms.coarse(term)
     chosen = _average_plan.plan(term, steps, query, None, s, size, known=known)
     about = _average_alone.about_epsilon(steps, epsilon, s)
@@ -389,7 +374,7 @@ def allocation_epsilon_bounds(
         )
     steps, log_delta = _numbers(num_steps, log_delta)
     reach = reach or term.support
-    term = _within(term, reach)
+    term = _average_end.within(term, reach)
     known = _average_atoms.coarse(term)
     chosen = _average_plan.plan(term, steps, None, log_delta, s, size, known=known)
     about = _average_alone.about_delta(known, term.log_tau_p, steps, log_delta, s)

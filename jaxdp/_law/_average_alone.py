@@ -125,7 +125,9 @@ def tangents(term: Term, steps: jax.Array, log_q: jax.Array, log_p: jax.Array, s
     alone = others * few
     alone -= lax.stop_gradient(_allowances.exponent(alone, others * jnp.exp(q)))
     log_tau -= lax.stop_gradient(_allowances.failure(log_tau))
-    return One(*(jnp.where(some, x, -jnp.inf) for x in (alone, q, p - rough, log_others)), log_tau)
+    found = One(alone, q, p - rough, log_others, log_tau)
+    none = jax.tree.map(lambda x: jnp.where(some, x, -jnp.inf), found)
+    return none._replace(log_tau=log_tau)
 
 
 def log_delta_below(one: One, steps: jax.Array, epsilon: jax.Array) -> jax.Array:
@@ -238,7 +240,7 @@ def _excess(at: Others, term: Term, steps: jax.Array, c: jax.Array) -> jax.Array
     start, end = jnp.maximum(c, at.limit), jnp.full_like(c, jnp.inf)
     low, high = x[:, 1:], x[:, :-1]
     cells = (jnp.concatenate(v, axis=1) for v in ((low, start[:, None]), (high, end[:, None])))
-    mass, mean, error, lost = _cells(term, *cells, 1)
+    mass, mean, error, lost = _cells(term, next(cells), next(cells), 1)
     mean += error
     outer = mass[:, -1] * jnp.maximum(mean[:, -1] - c + number + slip, 0.0)
     width = high - low

@@ -28,6 +28,7 @@ from jaxdp._law._terms import Sign, Term, either
 
 _BELOW, _FAR = 1e-9, 700.0  # of the least loss; for it, where there is none
 _SMALLEST = 1e-300
+_BEYOND, _ROUND = 1e-9, 1e-13  # of the range of losses, relative and absolute: room
 _BESIDE = 2.0 ** np.arange(-1.0, -31.0, -1.0)  # of the largest loss, where cells begin
 
 
@@ -48,6 +49,20 @@ class End(NamedTuple):
     loss: jax.Array
     bare: Bare
     one: One
+
+
+def within(term: Term, reach: tuple[ArrayLike, ArrayLike]) -> Term:
+    """The term with an end of its support where it has none: a little beyond its losses."""
+
+    def end(own: ArrayLike, known: ArrayLike, away: int) -> jax.Array:
+        own, known = (jnp.asarray(x, jnp.float64) for x in (own, known))
+        some = jnp.abs(known) < jnp.inf
+        beyond = jnp.where(some, known, 0.0)
+        beyond += away * lax.stop_gradient(_BEYOND * jnp.abs(beyond) + _ROUND)
+        return jnp.where(some & (jnp.abs(own) == jnp.inf), beyond, own)
+
+    low, high = (end(*ends) for ends in zip(term.support, reach, (-1, 1), strict=True))
+    return term._replace(support=(low, high))
 
 
 def end(
