@@ -8,8 +8,13 @@ QUADRATURE_DIGITS = 30
 
 
 def _quadrature(function, points) -> mpf:
+    """Its digits are relative: mpmath's own tolerance is absolute, and far out nothing meets it."""
+    points = sorted(points)
     with mp.workdps(QUADRATURE_DIGITS):
-        return mp.quad(function, sorted(points), maxdegree=8)
+        scale = max(abs(function(z)) for z in points)
+        if scale == 0:
+            return mp.quad(function, points, maxdegree=8)
+        return scale * mp.quad(lambda z: function(z) / scale, points, maxdegree=8)
 
 
 def _root(gap, low, high) -> mpf:
@@ -212,5 +217,9 @@ class GaussianAllocation(Law):
 
         kink = (mp.log(2 / a if reverse else 2 * a) + mu * mu / 2) / mu if a > 0 else ZERO
         grid = [mpf(k) for k in (-40, -20, -10, -5, -2, 0, 2, 5, 10, 20, 40)]
-        grid += [mu + g for g in grid] + ([kink] if abs(kink) < 40 + mu else [])
+        grid += [mu + g for g in grid]
+        if a > 0:  # (far out both ratios are about the average, or one of them is all of it)
+            same = (mp.log(1 / a if reverse else a) + mu * mu / 2) / mu
+            grid += [at + g for at in (same, kink) for g in range(-6, 7)]
+        grid = [z for z in grid if abs(z) <= 40 + mu]
         return _quadrature(added if reverse else removed, grid)
