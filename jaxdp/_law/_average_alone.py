@@ -57,7 +57,7 @@ _BULK, _TAIL, _BULK_ENDS = 32, 32, 8.0  # points y, in deviations of R
 _TILTS, _SHARES, _STEEPEST = np.geomspace(2.0, 600.0, 12), np.arange(1.0, 9.0) / 8.0, 16.0
 _DOUBLE = 690.0  # whose exponential is one
 _FURTHER = np.array([0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 5e-3, 0.02, 0.06])  # of c - t
-_ROUND = 1e-9  # relative, of the coarse law: some million u
+_ROUND = 1e-8  # relative, of the coarse law: some ten million u
 _SMALLEST = 1e-300
 _E = 2.718281828459045
 
@@ -228,7 +228,9 @@ def _excess(at: Others, term: Term, steps: jax.Array, c: jax.Array) -> jax.Array
     number = jnp.maximum(steps - 1.0, 0.0)
     slip = lax.stop_gradient(c * _allowances.ratio_nudge(c))
     y = jax.vmap(lambda c: _points(at, c))(c)
-    x = c[:, None] - y
+    # (A little less than x_m: what is counted twice does no harm.)
+    limit = at.limit * (1.0 - _allowances.ratio_nudge(at.limit))
+    x = (c[:, None] - y).at[:, -1].min(limit)
     # (Atoms may be beyond the ends of their cells, by as much.)
     y -= slip[:, None]
     away = y - at.mean * (1.0 + _ROUND)
@@ -237,7 +239,7 @@ def _excess(at: Others, term: Term, steps: jax.Array, c: jax.Array) -> jax.Array
     value = jnp.minimum(near * (1.0 + _ROUND), number + slip[:, None])
     value = jnp.minimum(value, _chernoff(at, number, y))
     # Cells of x = c - y, and one of what is beyond c, where the value is x - c + number.
-    start, end = jnp.maximum(c, at.limit), jnp.full_like(c, jnp.inf)
+    start, end = jnp.maximum(c, limit), jnp.full_like(c, jnp.inf)
     low, high = x[:, 1:], x[:, :-1]
     cells = (jnp.concatenate(v, axis=1) for v in ((low, start[:, None]), (high, end[:, None])))
     mass, mean, error, lost = _cells(term, next(cells), next(cells), 1)
@@ -260,6 +262,7 @@ def log_delta_above(
     """log delta at an epsilon, at most; `about` is what it may be, a choice."""
     at = others(term, known, steps, about)
     c = steps * jnp.exp(jnp.clip(epsilon, 0.0, _LARGEST))
+    c *= 1.0 - lax.stop_gradient(_allowances.exponent(epsilon))
     log_tau = jnp.asarray(term.log_tau_p, jnp.float64)
     log_tau += lax.stop_gradient(_allowances.failure(log_tau))
     value = log_add(jnp.log(_excess(at, term, steps, c[None])[0]), log_tau)
