@@ -11,9 +11,7 @@ def _quadrature(function, points) -> mpf:
     """Its digits are relative: mpmath's own tolerance is absolute, and far out nothing meets it."""
     points = sorted(points)
     with mp.workdps(QUADRATURE_DIGITS):
-        scale = max(abs(function(z)) for z in points)
-        if scale == 0:
-            return mp.quad(function, points, maxdegree=8)
+        scale = max(abs(function(z)) for z in points) or ONE
         return scale * mp.quad(lambda z: function(z) / scale, points, maxdegree=8)
 
 

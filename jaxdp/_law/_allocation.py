@@ -60,25 +60,19 @@ def _unknown(term: Term) -> jax.Array:
     return jnp.where(jnp.isnan(jnp.asarray(term.mass_error)), jnp.nan, 0.0)
 
 
-def _at_least(
-    bounds: Iterable[jax.Array], sides: tuple[int, ...], least: jax.Array, term: Term
+def _between(
+    bounds: Iterable[jax.Array],
+    sides: tuple[int, ...],
+    least: jax.Array,
+    most: ArrayLike,
+    term: Term,
 ) -> tuple[jax.Array, ...]:
-    """Those below at least so much; nan where nothing is known of the term."""
+    """Those below at least so much, those above at most; nan where nothing is known of the term."""
     unknown = _unknown(term)
     return tuple(
-        (bound if side > 0 else jnp.maximum(bound, least)) + unknown
+        (jnp.minimum(bound, most) if side > 0 else jnp.maximum(bound, least)) + unknown
         for bound, side in zip(bounds, sides, strict=True)
     )
-
-
-def _at_most(
-    bounds: Iterable[jax.Array], sides: tuple[int, ...], most: ArrayLike
-) -> list[jax.Array]:
-    """Those above at most so much."""
-    return [
-        jnp.minimum(bound, most) if side > 0 else bound
-        for bound, side in zip(bounds, sides, strict=True)
-    ]
 
 
 def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: Sign, side: int) -> jax.Array:
@@ -321,14 +315,14 @@ def allocation_log_delta_bounds(
     bounds = [
         _log_delta(law, steps, epsilon, s, side) for law, side in zip(laws, sides, strict=True)
     ]
-    least = _average_end.log_delta(ends, epsilon)
+    least, most = _average_end.log_delta(ends, epsilon), jnp.inf
     if may_remove(s):
         alone = _average_alone.log_delta_below(ends.one, steps, epsilon)
-        least, most = jnp.maximum(least, alone), jnp.inf
+        least = jnp.maximum(least, alone)
         if 1 in sides:
             most = _average_alone.log_delta_above(term, known, steps, epsilon, alone)
-        bounds = _at_most(bounds, sides, either(s > 0, most, jnp.inf))
-    return _at_least(bounds, sides, least, term)
+            most = either(s > 0, most, jnp.inf)
+    return _between(bounds, sides, least, most, term)
 
 
 def allocation_log_delta_estimate(
@@ -384,11 +378,11 @@ def allocation_epsilon_bounds(
         _epsilon(law, steps, chosen.query, log_delta, s, side)
         for law, side in zip(laws, sides, strict=True)
     ]
-    least = _average_end.epsilon(ends, log_delta)
+    least, most = _average_end.epsilon(ends, log_delta), jnp.inf
     if may_remove(s):
         alone = _average_alone.epsilon_below(ends.one, steps, log_delta)
-        least, most = jnp.maximum(least, alone), jnp.inf
+        least = jnp.maximum(least, alone)
         if 1 in sides:
             most = _average_alone.epsilon_above(term, known, steps, log_delta, alone)
-        bounds = _at_most(bounds, sides, either(s > 0, most, jnp.inf))
-    return tuple(jnp.maximum(bound, 0.0) for bound in _at_least(bounds, sides, least, term))
+            most = either(s > 0, most, jnp.inf)
+    return tuple(jnp.maximum(bound, 0.0) for bound in _between(bounds, sides, least, most, term))

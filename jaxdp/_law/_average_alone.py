@@ -83,7 +83,7 @@ def about_delta(
     met = jnp.zeros_like(x, bool)
     if may_remove(s):
         delta = jnp.exp(log_delta) - exp_log(jnp.asarray(log_tau, jnp.float64))
-        p, q = _above(known)
+        p, q = known.beyond
         met = p - x * q <= delta
     if may_add(s):
         below = lax.cumsum(jnp.exp(known.atoms.log_q[1:]))
@@ -101,13 +101,6 @@ def about_epsilon(steps: jax.Array, epsilon: jax.Array, s: Sign) -> jax.Array:
     """Losses about that of one ratio that has an average's, the others being 1 (or the same)."""
     one = log_positive(steps * jnp.expm1(jnp.clip(epsilon, 0.0, _DOUBLE)) + 1.0)
     return lax.stop_gradient(either(s > 0, one, -epsilon) + jnp.asarray(_BESIDE))
-
-
-def _above(known: Coarse) -> tuple[jax.Array, jax.Array]:
-    """P- and Q-mass above the ends of the coarse law's cells."""
-    q = lax.cumsum(jnp.exp(known.atoms.log_q), reverse=True)
-    p, q = (jnp.concatenate([v[1:], jnp.zeros((1,))]) for v in (known.above, q))
-    return p, q
 
 
 def tangents(term: Term, steps: jax.Array, log_q: jax.Array, log_p: jax.Array, s: Sign) -> One:
@@ -172,7 +165,7 @@ def others(term: Term, known: Coarse, steps: jax.Array, log_delta: jax.Array) ->
     """Of a limit (a choice) from which on two large ratios are next to nothing of such a delta."""
     number = jnp.maximum(steps - 1.0, 0.0)
     up = 1.0 + _ROUND + lax.stop_gradient(jnp.asarray(term.mass_error, jnp.float64))
-    p, q = (v * up + _SMALLEST for v in _above(known))
+    p, q = (v * up + _SMALLEST for v in known.beyond)
     twice = lax.stop_gradient(number * p * q + 0.5 * (number * q) ** 2)
     right = (twice <= _TWICE * jnp.exp(log_delta)) & (known.ends >= 1.0)
     right &= known.ends < np.exp(_LARGEST)

@@ -64,6 +64,13 @@ class Coarse(NamedTuple):
     at_ends: jax.Array
 
     @property
+    def beyond(self) -> tuple[jax.Array, jax.Array]:
+        """P- and Q-mass above the ends of the cells."""
+        q = lax.cumsum(jnp.exp(self.atoms.log_q), reverse=True)
+        p, q = (jnp.concatenate([v[1:], jnp.zeros((1,))]) for v in (self.above, q))
+        return p, q
+
+    @property
     def filled(self) -> jax.Array:
         """The part of the losses, from the first there is to the last, of cells with mass."""
         ends = log_positive(self.ends[1:-1])

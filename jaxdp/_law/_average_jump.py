@@ -84,10 +84,8 @@ def choose(known: Coarse, steps: jax.Array, log_delta: jax.Array, s: Sign) -> Ju
     None where "add" is read (s = -1).
     """
     steps, log_delta = lax.stop_gradient((steps, log_delta))
-    atoms, above, ends = known.atoms, known.above, known.ends
-    zero = jnp.zeros((1,))
-    p = jnp.concatenate([above[1:], zero])
-    q = jnp.concatenate([lax.cumsum(jnp.exp(atoms.log_q), reverse=True)[1:], zero])
+    atoms, ends = known.atoms, known.ends
+    p, q = known.beyond
     delta = jnp.exp(log_delta)
     twice = steps * p * q + 0.5 * (steps * q) ** 2
     limit = jnp.min(jnp.where(twice <= _TWICE * delta, ends, jnp.inf))
