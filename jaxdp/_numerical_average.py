@@ -19,11 +19,12 @@ from jaxdp._law import (
     _average_atoms,
     _average_guess,
     _average_pairs_plan,
+    _average_plan,
     _subset,
     either,
+    may_add,
 )
 from jaxdp._mechanisms import Average, Mechanism, _curve
-from jaxdp._mechanisms._gaussian import GaussianFamily
 
 StepTerm = Callable[..., _law.Term]
 _ESTIMATE_SIZE = 2048
@@ -156,6 +157,14 @@ def averaged(
     steps = jnp.asarray(block.num_steps, jnp.float64)
     known = _average_atoms.coarse(step)
 
+    s, number = _law.sign_of(direction), jnp.maximum(count, 1.0)
+    aim_of_each, typical, lost = aim - jnp.log(number), None, None
+    if may_add(s):
+        typical = _average_guess.typical(
+            known, steps, aim + jnp.log(outside), number * outside, several
+        )
+        lost = _average_plan.lost(step, known, steps, aim_of_each, typical, size)
+
     def on_ratios() -> _law.Term:
         return _allocation.averaged_term(
             step,
@@ -164,13 +173,12 @@ def averaged(
             direction=direction,
             side=side,
             size=size,
-            count=jnp.maximum(count, 1.0) * outside,
+            count=number * outside,
             others=others,
             several=several,
             known=known,
+            typical=typical,
         )
-
-    aim_of_each = aim - jnp.log(jnp.maximum(count, 1.0))
 
     def in_pairs() -> _law.Term:
         term = _average_pairs_plan.averaged(
@@ -187,7 +195,7 @@ def averaged(
 
     if getattr(block, "long", ()):
         return on_ratios()._replace(count=count)
-    better = _average_pairs_plan.better(step, known, steps, count, aim_of_each)
+    better = _average_pairs_plan.better(step, known, steps, count, aim_of_each, s, lost)
     return _law.one_of(better, in_pairs, on_ratios)._replace(count=count)
 
 
@@ -252,36 +260,6 @@ def _at_least(
     )
 
 
-def _gaussian_variance(m: Mechanism) -> jax.Array:
-    """The variance of the loss of the Gaussian that is composed with the averages."""
-    terms = [t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, GaussianFamily)]
-    return sum((t.multiplicity * t.mechanism._mu() ** 2 for t in terms), jnp.zeros(()))
-
-
-def _guess(m: Mechanism, epsilon: jax.Array, direction: Any, as_term: StepTerm) -> jax.Array:
-    """About log delta: the largest of one average's, and of several kinds what a Gaussian says."""
-    averages = [t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, Average)]
-    # (The parts into which one allocation is split, which hold the same step, say the same.)
-    kinds = {id(t.mechanism.mechanism): t for t in reversed(averages)}.values()
-    beside = lax.stop_gradient(_gaussian_variance(m))
-
-    def of(t: Any) -> jax.Array:
-        block, numbers = t.mechanism, (t.mechanism.num_steps, epsilon, t.multiplicity)
-        return _average_guess.guess_log_delta(
-            as_term(step_of(block), 1.0, of=block.num_steps),
-            *(jnp.asarray(x, jnp.float64) for x in numbers),
-            beside=beside,
-            s=_law.sign_of(direction),
-        )
-
-    guess = functools.reduce(jnp.maximum, [of(t) for t in kinds])
-    # (A schedule's steps may be tests of a choice, which have no moments to take a Gaussian by.)
-    if len(kinds) == 1 or any(hasattr(t.mechanism, "copies") for t in _curve.canonical_terms(m)):
-        return guess
-    together = _numerical_guess.rather_small(_numerical_guess.as_gaussian(m, jnp.abs(epsilon)))
-    return jnp.maximum(guess, together)
-
-
 def _log_delta(
     m: Mechanism,
     epsilon: jax.Array,
@@ -313,7 +291,12 @@ def _log_delta(
 
     if block is not None and repeated is None:
         return once(block)
-    aim = _guess(m, epsilon, direction, as_term)
+    aim = _numerical_guess.of_averages(
+        m,
+        epsilon,
+        _law.sign_of(direction),
+        lambda block: as_term(step_of(block), 1.0, of=block.num_steps),
+    )
     add = direction == "add" if isinstance(direction, str) else direction
     reading = add ^ (epsilon < 0.0)
     more = functools.partial(

@@ -4,6 +4,10 @@ A composition is taken for the Gaussian mechanism with its Kullback-Leibler dive
 are heavier make delta larger than that, and tables that reach farther than they need to.
 """
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -11,6 +15,7 @@ from jax import lax
 from jaxdp import _divergences, _law
 from jaxdp._law import _average_guess
 from jaxdp._mechanisms import Average, Gaussian, Mechanism, Mixture, PoissonSampled, _curve
+from jaxdp._mechanisms._gaussian import GaussianFamily
 
 _LEAST, _ROOM, _LIGHTER = -650.0, 8.0, 1.25  # lighter tails: so many times the logarithm
 
@@ -58,3 +63,35 @@ def log_delta(m: Mechanism, epsilon: jax.Array) -> jax.Array:
         one = _average_guess.guess_log_delta(term, steps, epsilon, jnp.maximum(count, 1.0))
         guess = jnp.maximum(guess, one) if len(terms) > 1 else one
     return rather_small(guess)
+
+
+def _gaussian_variance(m: Mechanism) -> jax.Array:
+    """The variance of the loss of the Gaussian that is composed with the averages."""
+    terms = [t for t in _curve.canonical_terms(m) if isinstance(t.mechanism, GaussianFamily)]
+    return sum((t.multiplicity * t.mechanism._mu() ** 2 for t in terms), jnp.zeros(()))
+
+
+def of_averages(
+    m: Mechanism, epsilon: jax.Array, s: _law.Sign, step: Callable[[Average], _law.Term]
+) -> jax.Array:
+    """About log delta: the largest of one average's, and of several kinds what a Gaussian says."""
+    terms = _curve.canonical_terms(m)
+    averages = [t for t in terms if isinstance(t.mechanism, Average)]
+    # (The parts into which one allocation is split, which hold the same step, say the same.)
+    kinds = {id(t.mechanism.mechanism): t for t in reversed(averages)}.values()
+    beside = lax.stop_gradient(_gaussian_variance(m))
+
+    def of(t: Any) -> jax.Array:
+        numbers = (t.mechanism.num_steps, epsilon, t.multiplicity)
+        return _average_guess.guess_log_delta(
+            step(t.mechanism),
+            *(jnp.asarray(x, jnp.float64) for x in numbers),
+            beside=beside,
+            s=s,
+        )
+
+    guess = functools.reduce(jnp.maximum, [of(t) for t in kinds])
+    # (A schedule's steps may be tests of a choice, which have no moments to take a Gaussian by.)
+    if len(kinds) == 1 or any(hasattr(t.mechanism, "copies") for t in terms):
+        return guess
+    return jnp.maximum(guess, rather_small(as_gaussian(m, jnp.abs(epsilon))))

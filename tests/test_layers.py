@@ -170,8 +170,8 @@ MECHANISMS = _names_below(Mechanism)
 MECHANISM_ROOMS = ("_mechanisms", "_noise", "_allocation", "_amplification", "_matrix")
 ASKED = {
     "jaxdp._methods._poisson": 4,
-    "jaxdp._numerical_average": 7,
-    "jaxdp._numerical_guess": 4,
+    "jaxdp._numerical_average": 5,
+    "jaxdp._numerical_guess": 6,
     "jaxdp._numerical_outcomes": 24,  # which classes are enumerated by which
     "jaxdp._numerical_range": 6,
     "jaxdp._numerical_terms": 6,

@@ -15,9 +15,11 @@ from jaxdp._law._terms import Bounds as Bounds
 from jaxdp._law._terms import Family as Family
 from jaxdp._law._terms import Flag as Flag
 from jaxdp._law._terms import Sides as Sides
+from jaxdp._law._terms import Sign as Sign
 from jaxdp._law._terms import Term as Term
 from jaxdp._law._terms import Terms as Terms
 from jaxdp._law._terms import either as either
+from jaxdp._law._terms import may_add as may_add
 from jaxdp._law._terms import one_of as one_of
 from jaxdp._law._terms import orient_one as orient_one
 from jaxdp._law._terms import oriented as oriented

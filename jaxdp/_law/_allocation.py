@@ -153,13 +153,14 @@ def averaged_term(
     others: ArrayLike | None = None,
     several: ArrayLike | None = None,
     known: _average_atoms.Coarse | None = None,
+    typical: _average_atoms.Typical | None = None,
 ) -> Term:
     """The law of the average of num_steps ratios, above (side = 1) or below (-1), as a term.
 
     Right in the given direction only: pass the same one to the engine. `log_delta` is what its tail
     is to be accurate for, a choice; `count` is the term's, `others` how many other averages there
     are, if nothing else is composed with it, and `several` (add) how many of such are averaged. The
-    coarse law may be `known`.
+    coarse law may be `known`, and (add) what is `typical` of it.
     """
     s = sign_of(direction)
     steps, log_delta, count = _numbers(num_steps, log_delta, count)
@@ -171,6 +172,8 @@ def averaged_term(
     if several is not None:  # what is averaged again has no delta of its own that rounds would find
         several = lax.stop_gradient(_numbers(several)[0])
         rounds = jnp.where(several > 1.0, 0, rounds)
+    if may_add(s) and typical is None:
+        typical = _average_guess.typical(known, steps, log_delta, count, several)
     plan = functools.partial(
         _average_plan.plan,
         term,
@@ -178,9 +181,7 @@ def averaged_term(
         None,
         s=s,
         size=size,
-        typical=_average_guess.typical(known, steps, log_delta, count, several)
-        if may_add(s)
-        else None,
+        typical=typical,
         others=beside if may_remove(s) else None,
         limit=jumps.limit if jumps else None,
         known=known,

@@ -66,12 +66,18 @@ def where_seen(
     return jnp.minimum(counts - here, at_end - last)
 
 
-def untypical(typical: _average_atoms.Typical, middle: jax.Array) -> jax.Array:
-    """By what a window counts as larger whose average ratio is below a typical one."""
+def log_untypical(typical: _average_atoms.Typical, middle: jax.Array) -> jax.Array:
+    """By what, in logs, a window counts as larger whose average ratio is below a typical one."""
     gap = (1.0 - middle) / jnp.maximum(1.0 - typical.ratio, 1e-15)
     gap = jnp.maximum(gap, typical.ratio / middle)
+    return jnp.where(middle < typical.ratio, _UNTYPICAL * jnp.log(gap), 0.0)
+
+
+def untypical(typical: _average_atoms.Typical, middle: jax.Array) -> jax.Array:
+    """The same as a factor, within limits."""
     most = jnp.where(typical.no_loss > -jnp.inf, 1e12, 1e3)  # (averaged: the bulk is all there is)
-    return jnp.where(middle < typical.ratio, jnp.clip(gap**_UNTYPICAL, 4.0, most), 1.0)
+    factor = jnp.exp(jnp.minimum(log_untypical(typical, middle), 300.0))
+    return jnp.where(middle < typical.ratio, jnp.clip(factor, 4.0, most), 1.0)
 
 
 def guess_log_delta(

@@ -17,7 +17,8 @@ Which ratios share a cell is a choice: whatever they are, the law is one below.
 Both keep the order, and so do averages. The variance of a loss is off by some h^2 / 6 a pairing, so
 the list follows the law as it contracts: where what is needed of it fits into half of the list, h
 is halved. Small ratios are needed from the average that next to no mass is below, and those that
-are averaged from a part of that on, by Chernoff bounds; large ones up to a P-mass: choices.
+are averaged from a part of that on, by Chernoff bounds; large ones up to a P-mass ("remove") or,
+where they hardly count, a Q-mass ("add"): choices.
 
 Rounding. Masses are sums of so many terms, and are raised (lowered) by that at each pairing. A
 point's loss is off by a few u of the width of the list at each, and so are means: in the end all
@@ -236,12 +237,11 @@ def _rounded(
     return law._replace(mass=mass * eta, ratio=ratio, zero=zero * eta, tau=tau * eta)
 
 
-def contracted(law: Law, low: jax.Array, p_mass: jax.Array, side: int) -> Law:
-    """On a list of half the spacing, if what is needed fits."""
+def contracted(law: Law, low: jax.Array, needed: jax.Array, side: int) -> Law:
+    """On a list of half the spacing, if what is needed fits: from low on, up to some points."""
     size = law.mass.shape[0]
     place = jnp.arange(size, dtype=jnp.float64)
-    beyond = lax.cumsum(law.mass * law.ratio, reverse=True) > p_mass
-    last = jnp.max(jnp.where(beyond, place, 0.0)) + 1.0
+    last = jnp.max(jnp.where(needed, place, 0.0)) + 1.0
     first = jnp.clip(jnp.floor((low - law.low) / law.spacing), 0.0, last - 1.0)
     first, last = lax.stop_gradient((first, last))
     fits = 2.0 * (last - first) <= size - 4.0

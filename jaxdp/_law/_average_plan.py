@@ -39,6 +39,7 @@ from jaxdp._law._average_tilt import (
     AveragePlan,
     Choice,
     Query,
+    lost_at,
     no_plan,
     plan_at,
     scale_of,
@@ -138,32 +139,21 @@ def log_delta_at_total(term: Term, steps: jax.Array, total: jax.Array, s: Sign) 
     return plan(term, steps, total, None, s, _SIZE).log_delta
 
 
-def plan(
+def _common(
     term: Term,
     steps: jax.Array,
     total: jax.Array | None,
     log_delta: jax.Array | None,
     s: Sign,
-    size: int,
+    known: Coarse,
     *,
-    whole: bool | jax.Array = False,
-    down: bool | jax.Array | None = None,
-    typical: Typical | None = None,
-    others: jax.Array | None = None,
-    rounds: int | jax.Array = ROUNDS,
-    limit: jax.Array | None = None,
-    known: Coarse | None = None,
-) -> AveragePlan:
-    """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
-
-    Unless `whole`, only the curve up to the query is asked for: with s = +1 ratios beyond a bit
-    more than the query need no place on the lattice (`_average_grid`). Tilted averages below a
-    `typical` one are avoided, and rounding matters where ratios count. With s = +1, `others` is how
-    many averages this one is composed with, if with nothing else. Of ratios up to a `limit` alone.
-    The coarse law may be `known`.
-    """
-    steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
-    known = coarse(term) if known is None else known
+    whole: bool | jax.Array,
+    down: bool | jax.Array,
+    typical: Typical | None,
+    others: jax.Array | None,
+    limit: jax.Array | None,
+) -> tuple[Choice, jax.Array | None]:
+    """What the plans of a query have in common, and its log delta within reach."""
     atoms, above = known.atoms, known.above
     limit = jnp.float64(jnp.inf) if limit is None else lax.stop_gradient(limit)
     atoms = Atoms(jnp.where(atoms.x <= limit, atoms.log_q, -jnp.inf), atoms.x)
@@ -190,11 +180,53 @@ def plan(
         atoms = Atoms(atoms.log_q, either(s > 0, jnp.minimum(atoms.x, largest), atoms.x))
     some = may_remove(s) and whole is not True
     short = shortfall(atoms, steps) if some else jnp.float64(0.0)
-    down = whole if down is None else down
     common = Choice(
         atoms, known.ends, low, largest, steps, whole, typical, others, short, limit, down
     )
     common = common._replace(low=lax.stop_gradient(low), high=lax.stop_gradient(largest))
+    return common, log_delta
+
+
+def plan(
+    term: Term,
+    steps: jax.Array,
+    total: jax.Array | None,
+    log_delta: jax.Array | None,
+    s: Sign,
+    size: int,
+    *,
+    whole: bool | jax.Array = False,
+    down: bool | jax.Array | None = None,
+    typical: Typical | None = None,
+    others: jax.Array | None = None,
+    rounds: int | jax.Array = ROUNDS,
+    limit: jax.Array | None = None,
+    known: Coarse | None = None,
+) -> AveragePlan:
+    """Choose for a query at S = total, or at log delta (one is None), transforms of `size`.
+
+    Unless `whole`, only the curve up to the query is asked for: with s = +1 ratios beyond a bit
+    more than the query need no place on the lattice (`_average_grid`). Tilted averages below a
+    `typical` one are avoided, and rounding matters where ratios count. With s = +1, `others` is how
+    many averages this one is composed with, if with nothing else. Of ratios up to a `limit` alone.
+    The coarse law may be `known`.
+    """
+    steps, total, log_delta = lax.stop_gradient((steps, total, log_delta))
+    known = coarse(term) if known is None else known
+    common, log_delta = _common(
+        term,
+        steps,
+        total,
+        log_delta,
+        s,
+        known,
+        whole=whole,
+        down=whole if down is None else down,
+        typical=typical,
+        others=others,
+        limit=limit,
+    )
+    atoms = common.atoms
 
     def again(state: _Round) -> _Round:
         """The last round, which reads nothing, is of the size asked for: one program for all."""
@@ -231,3 +263,30 @@ def plan(
     some = (known.filled < FILLED) & (jnp.max(weight) > -jnp.inf) & jnp.logical_not(whole)
     heavy = jnp.where(some, heavy, 0.0)
     return chosen._replace(cut=cut, heavy=heavy)
+
+
+def lost(
+    term: Term,
+    known: Coarse,
+    steps: jax.Array,
+    log_delta: jax.Array,
+    typical: Typical,
+    size: int,
+) -> jax.Array:
+    """How many digits, in logs, lattices lack for an average to be composed ("add"): about that."""
+    steps, log_delta = lax.stop_gradient((steps, log_delta))
+    common, aim = _common(
+        term,
+        steps,
+        None,
+        log_delta,
+        -1,
+        known,
+        whole=True,
+        down=True,
+        typical=typical,
+        others=None,
+        limit=None,
+    )
+    query = _first_query(common, None, aim, -1)
+    return lax.stop_gradient(lost_at(common, query, typical, jnp.float64(size)))

@@ -20,7 +20,7 @@ from jaxdp._law._average_atoms import (
     moments,
     saddle,
 )
-from jaxdp._law._average_guess import untypical, where_seen
+from jaxdp._law._average_guess import log_untypical, untypical, where_seen
 from jaxdp._law._terms import Sign, either, may_add, may_remove
 
 # The tilts tried, in units of the saddle point's: smaller ones put less weight on large ratios.
@@ -245,10 +245,8 @@ def _window(common: Choice, asked: _Asked, law: _Tilted, tails: _Tails, step: ja
     return _Window(low, high, jnp.maximum(far - read, high - low), read)
 
 
-def _price(
-    common: Choice, asked: _Asked, law: _Tilted, window: _Window, size: jax.Array, s: Sign
-) -> jax.Array:
-    """The size of the window, times what rounding costs: see `_average_fft`."""
+def _dear(common: Choice, asked: _Asked, law: _Tilted, window: _Window, s: Sign) -> jax.Array:
+    """By what, in logs, rounding is more than may be seen: see `_average_fft`."""
     atoms, steps, points = common.atoms, common.steps, asked.points
     step = (window.high - window.low) / points
     off = jnp.minimum(jnp.abs(atoms.x - law.m.mean) / step, 20.0)
@@ -264,13 +262,13 @@ def _price(
     dear = jnp.maximum(jnp.log(error) - seen, 0.0)
     # What is left out counts e^{theta h} times from one point to the one before.
     dear += jnp.maximum(law.theta * step - _STEEP, 0.0)
-    return size * jnp.exp(jnp.minimum(dear, 300.0))
+    return dear
 
 
 def _try_tilt(
     common: Choice, asked: _Asked, theta: jax.Array, s: Sign
-) -> tuple[AveragePlan, jax.Array]:
-    """The plan of a tilt, and what it costs."""
+) -> tuple[AveragePlan, jax.Array, jax.Array]:
+    """The plan of a tilt, the size of its windows, and what rounding adds to that, in logs."""
     law = _tilted(common, asked, theta, s)
     tails = _tails(common, asked.query, law, s)
 
@@ -280,7 +278,7 @@ def _try_tilt(
 
     window = window_of(asked)
     size = window.width + 2.0 * (window.high - window.low)
-    price = _price(common, asked, law, window, size, s)
+    dear = _dear(common, asked, law, window, s)
     if may_add(s):  # fewer ratios are large than without a tilt (which is not chosen by that)
         begin = jnp.maximum(asked.everything, _begin(common, law.top, s))
         window = window_of(asked._replace(everything=either(s > 0, asked.everything, begin)))
@@ -300,13 +298,15 @@ def _try_tilt(
         asked.query.log_delta,
         jnp.float64(0.0),
     )
-    return chosen, price
+    return chosen, size, dear
 
 
-def plan_at(common: Choice, query: Query, s: Sign, points: jax.Array) -> AveragePlan:
-    """The tilt, of those tried, that needs the smallest window to answer the query."""
+def _try_all(
+    common: Choice, query: Query, s: Sign, points: jax.Array
+) -> tuple[jax.Array, AveragePlan, jax.Array, jax.Array]:
+    """The tilts tried, their plans, and what these cost: sizes, and the rest in logs."""
     common = _needed(common, query, s)
-    steps, whole, typical = common.steps, common.whole, common.typical
+    steps = common.steps
     above = lax.cumsum(jnp.exp(common.atoms.log_q), reverse=True)
     largest = jnp.max(jnp.where(above > _WINDOW / steps, common.atoms.x, 0.0))
     everything = _begin(common, largest, s)
@@ -315,8 +315,15 @@ def plan_at(common: Choice, query: Query, s: Sign, points: jax.Array) -> Average
     tilt = saddle(common.atoms, steps, query.y, None, s)
     log_value = query.log_delta + jnp.log(scale_of(query.y, steps, s))
     asked = _Asked(query, log_value, everything, points)
-    tried = jnp.asarray(_tried(s, typical))
-    plans, size = jax.vmap(lambda theta: _try_tilt(common, asked, theta, s))(tilt * tried)
+    tried = jnp.asarray(_tried(s, common.typical))
+    return tried, *jax.vmap(lambda theta: _try_tilt(common, asked, theta, s))(tilt * tried)
+
+
+def plan_at(common: Choice, query: Query, s: Sign, points: jax.Array) -> AveragePlan:
+    """The tilt, of those tried, that needs the smallest window to answer the query."""
+    tried, plans, size, dear = _try_all(common, query, s, points)
+    whole, typical = common.whole, common.typical
+    size *= jnp.exp(jnp.minimum(dear, 300.0))
     if whole is not False:  # all of the law is wanted, not only its tail
         others = common.others
         dear = 1e3 if others is None else jnp.minimum(1.0 + 50.0 * others, 1e3)
@@ -326,6 +333,15 @@ def plan_at(common: Choice, query: Query, s: Sign, points: jax.Array) -> Average
     order = jnp.arange(size.shape[0])
     best = jnp.min(jnp.where(size <= jnp.min(size), order, order[-1]))
     return jax.tree.map(lambda x: x[best], plans)
+
+
+def lost_at(common: Choice, query: Query, typical: Typical, points: jax.Array) -> jax.Array:
+    """The least, in logs, by which a tilt ("add") has rounding above what may be seen.
+
+    Or has next to no typical average in its window.
+    """
+    _, plans, _, dear = _try_all(common, query, -1, points)
+    return jnp.min(dear + log_untypical(typical, plans.middle))
 
 
 def no_plan() -> AveragePlan:

@@ -27,7 +27,7 @@ def interval_log_masses(
     loss = jax.lax.stop_gradient(loss)[order]
     left = jnp.searchsorted(loss, lo, side="right")
     right = jnp.searchsorted(loss, hi, side="right")
-    sums = _range_sum(jnp.stack([log_q[order], log_p[order]]), left, right)
+    sums = range_sum(jnp.stack([log_q[order], log_p[order]]), left, right)
     return sums[0], sums[1]
 
 
@@ -41,7 +41,7 @@ def _add(a, b):
     return top, a[1] * jnp.exp(a[0] - safe) + b[1] * jnp.exp(b[0] - safe)
 
 
-def _range_sum(log_values, left, right):
+def range_sum(log_values, left, right):
     """log sum_{left <= i < right} e^log_values[:, i], for vectors of ends; 2^k values a row.
 
     Sums of blocks, one level after the other: the large levels as they are, the small ones by one

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _rates
+from jaxdp import _checks, _divergences, _rates
 from jaxdp._hypergeometric import log_gdl_weight, log_gdl_weight_from_zero
 from jaxdp._mechanisms import Direction, mechanism
-from jaxdp._noise import _samplers, _theta
+from jaxdp._noise import _runs, _samplers, _theta
 from jaxdp._noise._laplace_atoms import (
     discrete_laplace_log_hockey_stick,
     discrete_laplace_nodes,
@@ -18,6 +18,7 @@ from jaxdp._noise._laplace_atoms import (
 from jaxdp._noise._lattice import (
     INTEGER,
     SymmetricLattice,
+    is_wide,
     symmetric_log_hockey_stick,
     symmetric_nodes,
     tilted_nodes,
@@ -150,6 +151,10 @@ class Skellam(SymmetricLattice):
             jnp.minimum(near, far), jnp.abs(far - near), jnp.asarray(self.variance)
         )
         return jnp.where(near <= far, ratio, -ratio)
+
+    def _third_derivative(self, k: jax.Array) -> jax.Array:
+        """That of the envelope, and a tenth for the power of 1/variance that it lacks."""
+        return 1.1 * (k + self.sensitivity) / (k * k + self.variance**2) ** 1.5
 
     def _loss_error(self, epsilon: jax.Array) -> jax.Array:
         per_step = jnp.where(self.variance < 2500.0, 1.0, jax.lax.rsqrt(self.variance))
@@ -299,6 +304,23 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
 
     def _loss(self, k: jax.Array) -> jax.Array:
         return self._log_pmf_and_loss(k)[1]
+
+    def _third_derivative(self, k: jax.Array) -> jax.Array:
+        """As of (k + (beta - 1)/a)^(beta - 1): exact for beta = 2, else measured.
+
+        (At 90 settings of beta in (.05, 1e5), a in (1e-6, 1) errors are at most .8 of what is
+        allowed for this, but for rounding, `_mass_error`.)
+        """
+        power = jnp.abs(self.beta - 1.0) + 1.0
+        start = jnp.maximum(self.beta - 1.0, 0.0) / self.a
+        return 2.0 * power / jnp.maximum(k + start, 1.0) ** 3
+
+    def _mass_error(self) -> jax.Array:
+        """Far out, where runs of integers end, log Gamma of k is known to so many units only."""
+        far = jax.lax.stop_gradient(_runs.reach(self) + self.sensitivity)
+        return super()._mass_error() + jnp.where(
+            is_wide(self), 16.0 * _divergences.SLACK * far * jnp.log(far), 0.0
+        )
 
     def _peak_loss(self, a: jax.Array) -> jax.Array:
         """log f(0) - log f(Delta) at another a: what `_loss` gives at Delta, in less time."""

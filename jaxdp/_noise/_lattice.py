@@ -15,7 +15,7 @@ import numpy as np
 from jaxdp import _checks, _divergences, _special
 from jaxdp._mechanisms import Base
 from jaxdp._mechanisms._base import add_noise
-from jaxdp._noise import _atoms
+from jaxdp._noise import _atoms, _runs
 from jaxdp._noise._entries import require_entries
 from jaxdp._noise._sums import (
     FAR,
@@ -106,8 +106,21 @@ class SymmetricLattice(LatticeNoise):
         """Bound on the rounding error of log f, in roundoffs, beyond that of any sum."""
         return 0.0
 
+    def _third_derivative(self, k: jax.Array) -> jax.Array:
+        """A bound on that of log f at k >= 0, where no parabola is exact."""
+        return jnp.zeros_like(k)
+
     def _mass_error(self) -> jax.Array:
-        return QUADRATURE + _divergences.SLACK * jnp.asarray(self._log_pmf_error())
+        frozen = jax.lax.stop_gradient(self)
+        shift, far = 1.0 * frozen.sensitivity, _runs.reach(frozen)
+        found, end = _runs.runs(shift, far), shift + far
+        middle = found.first + 0.5 * found.size
+        nearest = jnp.minimum(jnp.abs(middle), jnp.abs(middle - shift))
+        third = jnp.max(frozen._third_derivative(jnp.stack([nearest, jnp.abs(middle)])), axis=0)
+        slope = jnp.abs(frozen._log_envelope(end + 1.0) - frozen._log_envelope(end))
+        rough = _runs.rule_error(found, slope) + _runs.parabola_error(found, third)
+        rough = jax.lax.stop_gradient(jnp.where(is_wide(self), rough, 0.0))
+        return QUADRATURE + _divergences.SLACK * jnp.asarray(self._log_pmf_error()) + rough
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         """-+ the larger of the loss at Delta (rounded up) and in the limit."""
@@ -228,30 +241,45 @@ def tilted_nodes(m: SymmetricLattice, s: jax.Array) -> tuple[jax.Array, jax.Arra
 
 
 def symmetric_log_masses(m: SymmetricLattice, lo: jax.Array, hi: jax.Array):
-    """log Q and log P of {lo < L <= hi}, from 8192 atoms around the centre.
+    """log Q and log P of {lo < L <= hi}: from 8192 atoms around the centre, or of runs of integers.
 
-    The right tail beyond them goes to the largest loss with its P-mass (and to loss -inf with the
-    rest of its Q-mass), the left tail to the smallest loss kept: spreads, hence upper bounds in
-    convex order, of mass e^-60 unless the noise is wider than the window.
+    What is left out, of mass e^-745: the right tail goes to the largest loss with its P-mass (and
+    to loss -inf with the rest of its Q-mass), the left tail to the smallest loss kept, spreads.
     """
     shift = 1.0 * m.sensitivity
     half = _atoms.ATOMS // 2
     centre = jnp.floor(0.5 * shift)
     k = centre - half + 2.0 + jnp.arange(_atoms.ATOMS - 2, dtype=jnp.float64)
-    log_p, loss = m._log_pmf_and_loss(k)
-    log_q = log_p - loss
+    far = _runs.reach(jax.lax.stop_gradient(m))
+    wide = is_wide(m)
     ratio_limit, _ = m._tail()
     _, highest = m._loss_range()
 
     def tail(start):
         return log_geometric_tail(m._log_pmf(start), m._log_pmf(start + 1.0), ratio_limit)
 
-    # a window narrower than the shift misses both centres: all that remains is total failure
-    holds = k[-1] > shift + 1.0
-    right_p = jnp.where(holds, tail(jnp.maximum(k[-1] + 1.0 - shift, 0.0)), 0.0)
-    left_p = jnp.where(holds, tail(jnp.maximum(shift - k[0] + 1.0, 0.0)), -jnp.inf)
-    loss = jnp.concatenate([loss, jnp.stack([highest, jnp.min(loss)])])
-    log_p = jnp.concatenate([jnp.where(holds, log_p, -jnp.inf), jnp.stack([right_p, left_p])])
-    tails = jnp.stack([right_p - highest, left_p - loss[-1]])
-    log_q = jnp.concatenate([jnp.where(holds, log_q, -jnp.inf), tails])
-    return _atoms.interval_log_masses(lo, hi, loss, log_q, log_p)
+    right_p = tail(jnp.where(wide, far + 1.0, jnp.maximum(k[-1] + 1.0 - shift, 0.0)))
+    left_p = tail(jnp.where(wide, far + 1.0 + shift, jnp.maximum(shift - k[0] + 1.0, 0.0)))
+    lowest = jnp.where(wide, m._loss(-far), m._loss(k[0]))
+    ends = jnp.stack([highest, jnp.minimum(lowest, highest)])
+    tails = jnp.stack([right_p, left_p])
+    left_out = (ends, tails - ends, tails)
+
+    def of_atoms() -> tuple[jax.Array, jax.Array]:
+        log_p, loss = m._log_pmf_and_loss(k)
+        atoms = zip((loss, log_p - loss, log_p), left_out, strict=True)
+        return _atoms.interval_log_masses(lo, hi, *(jnp.concatenate(x) for x in atoms))
+
+    def of_runs() -> tuple[jax.Array, jax.Array]:
+        found = jax.lax.stop_gradient(_runs.runs(shift, far))
+        if m._log_concave() is True:  # the loss rises everywhere
+            found = _runs.Runs(*(x.reshape(1, -1) for x in found))
+        return _runs.log_masses(m._log_pmf_and_loss, found, left_out, lo, hi)
+
+    return jax.lax.cond(wide, of_runs, of_atoms)
+
+
+def is_wide(m: SymmetricLattice) -> jax.Array:
+    """Whether the list of atoms does not hold both laws."""
+    frozen = jax.lax.stop_gradient(m)
+    return _runs.reach(frozen) + 0.5 * frozen.sensitivity + 4.0 > _atoms.ATOMS // 2

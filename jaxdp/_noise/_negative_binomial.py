@@ -1,6 +1,6 @@
 """Negative binomial noise: non-negative, hence with different curves in both directions."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +8,11 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _rates, _special
 from jaxdp._mechanisms import Direction, mechanism
-from jaxdp._noise import _atoms, _samplers
+from jaxdp._noise import _atoms, _runs, _samplers
 from jaxdp._noise._lattice import DROP, INTEGER, WIDE_DROP, LatticeNoise
 from jaxdp._noise._sums import (
     FAR,
+    QUADRATURE,
     certified,
     falls_below,
     first_true,
@@ -127,6 +128,9 @@ class NegativeBinomial(LatticeNoise):
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         return _log_masses(self, lo, hi)
 
+    def _mass_error(self) -> jax.Array:
+        return _mass_error(self)
+
     def _draw(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         p = jnp.asarray(self.p, dtype)
         return _samplers.negative_binomial(key, shape, dtype, self.r, (1.0 - p) / p)
@@ -225,28 +229,70 @@ def _nodes(m):
     return loss, jnp.append(m._log_pmf(k) + log_weights, tail)
 
 
-def _log_masses(m, lo, hi):
-    """From 8192 atoms around the bulk of both laws; the right tail goes to the largest loss."""
-    shift = 1.0 * m.sensitivity
+class _Window(NamedTuple):
+    """The integers from `start` on that hold both laws but for e^-745 each; above Delta."""
+
+    mode: jax.Array
+    level: jax.Array
+    start: jax.Array
+    length: jax.Array
+
+    @property
+    def is_wide(self) -> jax.Array:
+        """Whether a list of atoms does not hold it."""
+        return self.length + 4.0 > _atoms.ATOMS
+
+
+def _window(m) -> _Window:
     frozen = jax.lax.stop_gradient(m)
-    mode = frozen._mode()
-    level = frozen._log_pmf(mode) - DROP
-    first = first_true(lambda k: frozen._log_pmf(k) >= level, -jnp.ones_like(shift), mode)
-    k = jnp.maximum(first, shift) + jnp.arange(_atoms.ATOMS - 2, dtype=jnp.float64)
+    shift, mode = 1.0 * frozen.sensitivity, frozen._mode()
+    level = frozen._log_pmf(mode) - _runs.DROP
+    first = first_true(lambda k: frozen._log_pmf(k) >= level, -jnp.ones_like(mode), mode)
+    start = jnp.maximum(first, shift)
+    end = falls_below(frozen._log_pmf, jnp.maximum(mode, start), _runs.DROP) + shift
+    return _Window(mode, level, start, end - start + 1.0)
+
+
+def _log_masses(m, lo, hi):
+    """From 8192 atoms, or of runs of integers; the right tail goes to the largest loss."""
+    shift, window = 1.0 * m.sensitivity, _window(m)
+    k = window.start + jnp.arange(_atoms.ATOMS - 2, dtype=jnp.float64)
     _, high = m._loss_range()
 
-    def tail(start):
-        return log_geometric_tail(m._log_pmf(start), m._log_pmf(start + 1.0), 1.0 - m.p)
+    def values(k: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return m._log_pmf(k - shift), m._loss(k)
 
-    holds = k[-1] - shift > m._mode()
-    right_p = jnp.where(holds, tail(jnp.maximum(k[-1] + 1.0 - shift, 0.0)), 0.0)
-    dropped = k[0] - shift  # P-mass left of the window, below the level each
-    left_p = jnp.where(holds, _divergences.log_positive(dropped) + level, -jnp.inf)
+    after = jnp.where(window.is_wide, window.start + window.length, k[-1] + 1.0)
+    right_p = log_geometric_tail(
+        m._log_pmf(after - shift), m._log_pmf(after + 1.0 - shift), 1.0 - m.p
+    )
+    # P-mass left of the window, below the level each
+    left_p = _divergences.log_positive(window.start - shift) + window.level
     ends = jnp.stack([high, jnp.minimum(m._loss(k[0]), high)])
-    log_p = jnp.concatenate(
-        [jnp.where(holds, m._log_pmf(k - shift), -jnp.inf), jnp.stack([right_p, left_p])]
-    )
-    log_q = jnp.concatenate(
-        [jnp.where(holds, m._log_pmf(k), -jnp.inf), jnp.stack([right_p, left_p]) - ends]
-    )
-    return _atoms.interval_log_masses(lo, hi, jnp.append(m._loss(k), ends), log_q, log_p)
+    tails = jnp.stack([right_p, left_p])
+    left_out = (ends, tails - ends, tails)
+
+    def of_atoms() -> tuple[jax.Array, jax.Array]:
+        atoms = zip((m._loss(k), m._log_pmf(k), m._log_pmf(k - shift)), left_out, strict=True)
+        return _atoms.interval_log_masses(lo, hi, *(jnp.concatenate(x) for x in atoms))
+
+    def of_runs() -> tuple[jax.Array, jax.Array]:
+        found = _runs.onward(window.start, window.length, _atoms.ATOMS)
+        return _runs.log_masses(values, jax.lax.stop_gradient(found), left_out, lo, hi)
+
+    return jax.lax.cond(window.is_wide, of_runs, of_atoms)
+
+
+def _mass_error(m) -> jax.Array:
+    """Of runs: the third derivative of log f is that of log Gamma(k + r) - log Gamma(k + 1)."""
+    frozen = jax.lax.stop_gradient(m)
+    shift, window = 1.0 * frozen.sensitivity, _window(frozen)
+    found = _runs.onward(window.start, window.length, _atoms.ATOMS)
+    distance = found.first - shift
+    one, other = (1.0 / (distance + x) ** 2 for x in (jnp.minimum(frozen.r, 1e300), 1.0))
+    third = 2.0 * jnp.abs(one - other)
+    # (Steepest at the ends of runs, and of P.)
+    places = jnp.stack([distance, distance + jnp.maximum(found.size - 2.0, 0.0)])
+    slope = jnp.max(jnp.abs(frozen._log_pmf(places + 1.0) - frozen._log_pmf(places)), axis=0)
+    rough = _runs.parabola_error(found, third) + _runs.rule_error(found, slope)
+    return QUADRATURE + jnp.where(window.is_wide, rough, 0.0)

@@ -79,6 +79,11 @@ HARD = {
     "Gaussian, 60 x 288": (jaxdp.Gaussian(0.3), 60, 288, 5.6e-9),
     "integers, 3 x 109": (jaxdp.DiscreteGaussian(1.319), 3, 109, 9e-11),
     "half of 20": (jaxdp.Laplace(0.6), 2, 10, 1e-9),
+    "Gaussian, 26 x 30": (jaxdp.Gaussian(0.7116), 26, 30, 1.6e-14),
+    "far out, 16 x 39": (jaxdp.Gaussian(3.29), 16, 39, 6e-24),
+    "far out, 34 x 26": (jaxdp.Gaussian(1.182), 34, 26, 1e-81),
+    "far out, 36 x 16": (jaxdp.Gaussian(8.766), 36, 16, 4e-79),
+    "far out, 10 x 4": (jaxdp.Gaussian(3.732), 10, 4, 2.5e-77),
 }
 
 
@@ -90,6 +95,20 @@ def test_large_losses_and_few_steps(kind):
     for direction in ("remove", "add", "both"):
         low, high = jaxdp.epsilon_bounds(run, delta, direction=direction)
         assert low <= high <= low * 1.01
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_one_step_an_epoch_far_out(direction):
+    """Breaks when small averages are cut off that make up delta: one step is known exactly."""
+    rng = np.random.default_rng(11)
+    sigma, epochs = np.exp(rng.uniform(np.log(0.3), np.log(9), 12)), rng.integers(2, 60, 12)
+    delta = 10.0 ** rng.uniform(-100, -6, 12)
+    truth = jaxdp.epsilon(jaxdp.Repeated(jaxdp.Gaussian(sigma), epochs), delta)
+    run = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), np.ones(12), num_epochs=epochs)
+    low, high = jaxdp.epsilon_bounds(run, delta, direction=direction)
+    assert np.all(low <= truth * (1 + 1e-12))
+    assert np.all(truth <= high * (1 + 1e-12))
+    assert np.all(high <= low * 1.02)
 
 
 def test_agrees_with_lattices_of_ratios(monkeypatch):
@@ -116,8 +135,9 @@ def test_agrees_with_lattices_of_ratios(monkeypatch):
         assert np.all(above <= below * 1.03)
 
 
+@pytest.mark.parametrize("s", [1, -1])
 @pytest.mark.parametrize("side", [1, -1])
-def test_masses_of_an_average(side):
+def test_masses_of_an_average(side, s):
     """Breaks when the law's mass or mean is not what rounding leaves of 1, or ends are cut off."""
     terms = {
         "response": randomized_response(2.0, 1.0),
@@ -127,7 +147,7 @@ def test_masses_of_an_average(side):
     for term in terms.values():
         known = _average_atoms.coarse(term)
         law = _average_pairs_plan.averaged(
-            term, jnp.float64(21.0), jnp.float64(-20.0), 1, side, known, 256
+            term, jnp.float64(21.0), jnp.float64(-20.0), s, side, known, 256
         )
         log_q, log_p = law.masses(jnp.full((1,), -jnp.inf), jnp.full((1,), jnp.inf))
         q = float(jnp.exp(log_q[0]) + jnp.exp(law.log_tau_q))
