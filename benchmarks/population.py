@@ -83,6 +83,12 @@ def epochs_draw(rng, n):
     return log_uniform(rng, 0.6, 4, n) * e**0.25, count(rng, 2, 1e4, n), e
 
 
+def fine_draw(rng, n):
+    """Values rounded to a fine grid, as sums of vectors are: sensitivities in many units."""
+    s, t = composed_draw(0.3, 5, 0.5)(rng, n)
+    return s, count(rng, 10, 1e4, n), t
+
+
 def responses(noise, t):
     """Randomised responses, by the inverse of their epsilon."""
     return jaxdp.Repeated(jaxdp.RandomizedResponse(1.0 / noise), t)
@@ -107,6 +113,9 @@ KINDS = {
     "laplace": Kind(repeated(jaxdp.Laplace), composed_draw(0.3, 5), True),
     "randomised response": Kind(responses, composed_draw(0.3, 5), True),
     "discrete gaussian": Kind(repeated(jaxdp.DiscreteGaussian), composed_draw(0.3, 5, 0.5), True),
+    "discrete gaussian, fine": Kind(
+        lambda s, x, t: jaxdp.Repeated(jaxdp.DiscreteGaussian(s * x, x), t), fine_draw, True
+    ),
     "discrete laplace": Kind(
         lambda s, t: jaxdp.Repeated(jaxdp.DiscreteLaplace(1.0 / s), t), composed_draw(0.3, 5)
     ),

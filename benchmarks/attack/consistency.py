@@ -39,6 +39,7 @@ NOISE = draw.real(0.3, 100, 1.0, 0.5)
 COUNT = draw.integer(1, 10**6)
 SMALL = draw.integer(1, 100)
 STEPS = draw.integer(1, 10**5)
+FINE = draw.integer(10, 10**4)  # a sensitivity, of noise much wider than a list of integers
 
 
 def families() -> list[Family]:
@@ -80,6 +81,21 @@ def families() -> list[Family]:
             "Repeated(DiscreteGaussian)",
             (draw.real(0.3, 30, 1.0), STEPS), (0, 1),
             lambda s, t: r(jaxdp.DiscreteGaussian(s), t), (n, y),
+        ),
+        Family(
+            "Repeated(DiscreteGaussian), fine",
+            (NOISE, FINE, STEPS), (0, 0, 1),
+            lambda s, x, t: r(jaxdp.DiscreteGaussian(s * x, x), t), (n, y, y),
+        ),
+        Family(
+            "Repeated(PoissonSampled(Skellam)), fine",
+            (NOISE, FINE, draw.rate, STEPS), (-1, 0, 1, 1),
+            lambda s, x, q, t: r(p(jaxdp.Skellam((s * x) ** 2, x), q), t), (n, y, n, y),
+        ),
+        Family(
+            "Repeated(NegativeBinomial), fine",
+            (draw.real(0.3, 1e3, 1.0), draw.real(1e-5, 0.5), SMALL), (0, 0, 1),
+            lambda x, z, t: r(jaxdp.NegativeBinomial(x, z), t), (n, n, y),
         ),
         Family(
             "Repeated(PoissonSampled(Skellam))",

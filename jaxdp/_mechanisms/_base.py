@@ -71,6 +71,7 @@ class Mechanism(_structure.Compared, abc.ABC):
     _domains: ClassVar[dict[str, _checks.Domain]] = {}
     _core_ndims: ClassVar[dict[str, int]] = {}  # trailing axes of a field's arrays, if any
     _replaceable: ClassVar[bool] = True  # whether twice a `sensitivity` is that of an exchange
+    _takes_runs: ClassVar[bool] = False  # whether its masses may be those of runs (`_noise._runs`)
     _by_curve: ClassVar[bool] = False  # whether it is an `_of_curve.OfCurve`, known by bounds
     _instead: ClassVar[str | None] = None  # what to do with one that is no part of others
 

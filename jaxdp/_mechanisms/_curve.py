@@ -43,6 +43,16 @@ def is_exact(m: Mechanism) -> bool:
     return step is not None and all(is_exact(part) for part in parts)
 
 
+def any_inside(m: Mechanism, asked: Callable[[Any], bool]) -> bool:
+    """Whether that is so of the mechanism, or of one that it holds, at any depth."""
+
+    def is_part(x: Any) -> bool:
+        return isinstance(x, Mechanism) and x is not m
+
+    parts = [x for x in jax.tree.leaves(m, is_leaf=is_part) if is_part(x)]
+    return asked(m) or any(any_inside(part, asked) for part in parts)
+
+
 def has_average(m: Mechanism) -> bool:
     """Whether a factor of m is an average (random allocation)."""
     return any(isinstance(t.mechanism, Average) for t in m._terms())

@@ -30,6 +30,7 @@ Aimed = Callable[[jax.Array, jax.Array, Any], tuple[jax.Array, jax.Array]]
 _ROWS, _POINT_BYTES, _POINTS = 8, 256, 16384
 # All pairs of points of `_law._average_pairs`, and what is worked out of them.
 _PAIR_BYTES = 6 * 8 * 768**2
+_RUN_BYTES = 16 << 20  # of integer noise, by runs
 
 
 class Method(abc.ABC):
@@ -137,6 +138,8 @@ class OnGrid(Method):
         # (Composed averages take as many steps as a row needs, alone; a batch takes all.)
         alone = _curve.has_average(m) and (len(terms) > 1 or terms[0].count is not None)
         row_bytes += _PAIR_BYTES if alone else 0
+        if _curve.any_inside(m, lambda part: part._takes_runs):  # (likewise, where it is narrow)
+            alone, row_bytes = True, row_bytes + _RUN_BYTES
         return _devices.rows_at_a_time(1 if alone else _ROWS, row_bytes, leaves)
 
 

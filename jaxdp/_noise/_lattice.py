@@ -49,6 +49,7 @@ class LatticeNoise(Base):
     """Abstract: adds integer noise of log probabilities `_log_pmf` to an integer value."""
 
     sensitivity: Any
+    _takes_runs: ClassVar[bool] = True
     _vector_form: ClassVar[str] = ""  # what is for whole vectors, if there is one
 
     @abc.abstractmethod
@@ -111,15 +112,7 @@ class SymmetricLattice(LatticeNoise):
         return jnp.zeros_like(k)
 
     def _mass_error(self) -> jax.Array:
-        frozen = jax.lax.stop_gradient(self)
-        shift, far = 1.0 * frozen.sensitivity, _runs.reach(frozen)
-        found, end = _runs.runs(shift, far), shift + far
-        middle = found.first + 0.5 * found.size
-        nearest = jnp.minimum(jnp.abs(middle), jnp.abs(middle - shift))
-        third = jnp.max(frozen._third_derivative(jnp.stack([nearest, jnp.abs(middle)])), axis=0)
-        slope = jnp.abs(frozen._log_envelope(end + 1.0) - frozen._log_envelope(end))
-        rough = _runs.rule_error(found, slope) + _runs.parabola_error(found, third)
-        rough = jax.lax.stop_gradient(jnp.where(is_wide(self), rough, 0.0))
+        rough = jax.lax.cond(is_wide(self), lambda: _run_error(self), lambda: 0.0)
         return QUADRATURE + _divergences.SLACK * jnp.asarray(self._log_pmf_error()) + rough
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
@@ -265,10 +258,10 @@ def symmetric_log_masses(m: SymmetricLattice, lo: jax.Array, hi: jax.Array):
     tails = jnp.stack([right_p, left_p])
     left_out = (ends, tails - ends, tails)
 
-    def of_atoms() -> tuple[jax.Array, jax.Array]:
-        log_p, loss = m._log_pmf_and_loss(k)
-        atoms = zip((loss, log_p - loss, log_p), left_out, strict=True)
-        return _atoms.interval_log_masses(lo, hi, *(jnp.concatenate(x) for x in atoms))
+    # (Outside the condition, where what several calls have in common is worked out once.)
+    log_p, loss = m._log_pmf_and_loss(k)
+    atoms = zip((loss, log_p - loss, log_p), left_out, strict=True)
+    of_atoms = _atoms.interval_log_masses(lo, hi, *(jnp.concatenate(x) for x in atoms))
 
     def of_runs() -> tuple[jax.Array, jax.Array]:
         found = jax.lax.stop_gradient(_runs.runs(shift, far))
@@ -276,10 +269,22 @@ def symmetric_log_masses(m: SymmetricLattice, lo: jax.Array, hi: jax.Array):
             found = _runs.Runs(*(x.reshape(1, -1) for x in found))
         return _runs.log_masses(m._log_pmf_and_loss, found, left_out, lo, hi)
 
-    return jax.lax.cond(wide, of_runs, of_atoms)
+    return jax.lax.cond(wide, of_runs, lambda: of_atoms)
 
 
 def is_wide(m: SymmetricLattice) -> jax.Array:
     """Whether the list of atoms does not hold both laws."""
     frozen = jax.lax.stop_gradient(m)
     return _runs.reach(frozen) + 0.5 * frozen.sensitivity + 4.0 > _atoms.ATOMS // 2
+
+
+def _run_error(m: SymmetricLattice) -> jax.Array:
+    """The relative error of masses by runs."""
+    m = jax.lax.stop_gradient(m)
+    shift, far = 1.0 * m.sensitivity, _runs.reach(m)
+    found, end = _runs.runs(shift, far), shift + far
+    middle = found.first + 0.5 * found.size
+    nearest = jnp.minimum(jnp.abs(middle), jnp.abs(middle - shift))
+    third = jnp.max(m._third_derivative(jnp.stack([nearest, jnp.abs(middle)])), axis=0)
+    slope = jnp.abs(m._log_envelope(end + 1.0) - m._log_envelope(end))
+    return _runs.rule_error(found, slope) + _runs.parabola_error(found, third)

@@ -272,27 +272,30 @@ def _log_masses(m, lo, hi):
     tails = jnp.stack([right_p, left_p])
     left_out = (ends, tails - ends, tails)
 
-    def of_atoms() -> tuple[jax.Array, jax.Array]:
-        atoms = zip((m._loss(k), m._log_pmf(k), m._log_pmf(k - shift)), left_out, strict=True)
-        return _atoms.interval_log_masses(lo, hi, *(jnp.concatenate(x) for x in atoms))
+    # (As for symmetric noise, `_lattice`: outside the condition.)
+    atoms = zip((m._loss(k), m._log_pmf(k), m._log_pmf(k - shift)), left_out, strict=True)
+    of_atoms = _atoms.interval_log_masses(lo, hi, *(jnp.concatenate(x) for x in atoms))
 
     def of_runs() -> tuple[jax.Array, jax.Array]:
         found = _runs.onward(window.start, window.length, _atoms.ATOMS)
         return _runs.log_masses(values, jax.lax.stop_gradient(found), left_out, lo, hi)
 
-    return jax.lax.cond(window.is_wide, of_runs, of_atoms)
+    return jax.lax.cond(window.is_wide, of_runs, lambda: of_atoms)
 
 
 def _mass_error(m) -> jax.Array:
     """Of runs: the third derivative of log f is that of log Gamma(k + r) - log Gamma(k + 1)."""
     frozen = jax.lax.stop_gradient(m)
     shift, window = 1.0 * frozen.sensitivity, _window(frozen)
-    found = _runs.onward(window.start, window.length, _atoms.ATOMS)
-    distance = found.first - shift
-    one, other = (1.0 / (distance + x) ** 2 for x in (jnp.minimum(frozen.r, 1e300), 1.0))
-    third = 2.0 * jnp.abs(one - other)
-    # (Steepest at the ends of runs, and of P.)
-    places = jnp.stack([distance, distance + jnp.maximum(found.size - 2.0, 0.0)])
-    slope = jnp.max(jnp.abs(frozen._log_pmf(places + 1.0) - frozen._log_pmf(places)), axis=0)
-    rough = _runs.parabola_error(found, third) + _runs.rule_error(found, slope)
-    return QUADRATURE + jnp.where(window.is_wide, rough, 0.0)
+
+    def of_runs() -> jax.Array:
+        found = _runs.onward(window.start, window.length, _atoms.ATOMS)
+        distance = found.first - shift
+        one, other = (1.0 / (distance + x) ** 2 for x in (frozen.r, 1.0))
+        # (Steepest at the ends of runs, and of P.)
+        places = jnp.stack([distance, distance + jnp.maximum(found.size - 2.0, 0.0)])
+        slope = jnp.max(jnp.abs(frozen._log_pmf(places + 1.0) - frozen._log_pmf(places)), axis=0)
+        rough = _runs.parabola_error(found, 2.0 * jnp.abs(one - other))
+        return QUADRATURE + rough + _runs.rule_error(found, slope)
+
+    return jax.lax.cond(window.is_wide, of_runs, lambda: 0.0)

@@ -204,9 +204,10 @@ def log_masses(
         )
         end = ends.shape[0] - 1
         same, run_a, run_b = a == b, jnp.minimum(a, end), jnp.minimum(b, end)
+        # (Where losses are next to equal, rounding may have the end come before.)
         left = jnp.where(same, at_b, size[run_a]) - at_a
-        left = jnp.where(a <= end, jnp.maximum(left, 0.0), 0.0)
-        right = jnp.where(same, 0.0, at_b)
+        left = jnp.where((a <= end) & (a <= b), jnp.maximum(left, 0.0), 0.0)
+        right = jnp.where(a < b, at_b, 0.0)
         which = jnp.concatenate([run_a, run_b])
         of_p, of_loss = (Parabola(*(x[which] for x in f)) for f in own[:2])
         parts = _log_sums(

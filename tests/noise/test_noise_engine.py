@@ -71,11 +71,11 @@ def test_sums_over_any_range_of_atoms(size):
     inside = (left[:, None] <= np.arange(size)) & (np.arange(size) < right[:, None])
     each = np.where(inside, values[:, None], -np.inf)
     with jax.enable_x64(True):
-        found = _atoms._range_sum(jnp.asarray(values), left, right)
+        found = _atoms.range_sum(jnp.asarray(values), left, right)
         np.testing.assert_allclose(found, np.logaddexp.reduce(each, axis=2), rtol=1e-13)
         some = np.isfinite(np.asarray(found))
         finite = jnp.asarray(np.where(np.isfinite(values), values, -500.0))
         slopes = jax.grad(
-            lambda x: jnp.sum(jnp.where(some, _atoms._range_sum(x, left, right), 0.0))
+            lambda x: jnp.sum(jnp.where(some, _atoms.range_sum(x, left, right), 0.0))
         )(finite)
     np.testing.assert_allclose(float(jnp.sum(slopes)), some.sum(), rtol=1e-12)
