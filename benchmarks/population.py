@@ -114,7 +114,7 @@ KINDS = {
     "randomised response": Kind(responses, composed_draw(0.3, 5), True),
     "discrete gaussian": Kind(repeated(jaxdp.DiscreteGaussian), composed_draw(0.3, 5, 0.5), True),
     "discrete gaussian, fine": Kind(
-        lambda s, x, t: jaxdp.Repeated(jaxdp.DiscreteGaussian(s * x, x), t), fine_draw, True
+        lambda s, x, t: jaxdp.Repeated(jaxdp.DiscreteGaussian(s * x, x), t), fine_draw
     ),
     "discrete laplace": Kind(
         lambda s, t: jaxdp.Repeated(jaxdp.DiscreteLaplace(1.0 / s), t), composed_draw(0.3, 5)
