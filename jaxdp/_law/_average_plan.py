@@ -150,8 +150,8 @@ def _common(
     whole: bool | jax.Array,
     down: bool | jax.Array,
     typical: Typical | None,
-    others: jax.Array | None,
-    limit: jax.Array | None,
+    others: jax.Array | None = None,
+    limit: jax.Array | None = None,
 ) -> tuple[Choice, jax.Array | None]:
     """What the plans of a query have in common, and its log delta within reach."""
     atoms, above = known.atoms, known.above
@@ -285,8 +285,6 @@ def lost(
         whole=True,
         down=True,
         typical=typical,
-        others=None,
-        limit=None,
     )
     query = _first_query(common, None, aim, -1)
     return lax.stop_gradient(lost_at(common, query, typical, jnp.float64(size)))

@@ -317,10 +317,10 @@ class GeneralizedDiscreteLaplace(SymmetricLattice):
 
     def _mass_error(self) -> jax.Array:
         """Far out, where runs of integers end, log Gamma of k is known to so many units only."""
-        far = jax.lax.stop_gradient(_runs.reach(self) + self.sensitivity)
-        return super()._mass_error() + jnp.where(
-            is_wide(self), 16.0 * _divergences.SLACK * far * jnp.log(far), 0.0
-        )
+        far = _runs.reach(jax.lax.stop_gradient(self))
+        end = far + jax.lax.stop_gradient(self.sensitivity)
+        rounding = 16.0 * _divergences.SLACK * end * jnp.log(end)
+        return super()._mass_error() + jnp.where(is_wide(self, far), rounding, 0.0)
 
     def _peak_loss(self, a: jax.Array) -> jax.Array:
         """log f(0) - log f(Delta) at another a: what `_loss` gives at Delta, in less time."""

@@ -112,7 +112,8 @@ class SymmetricLattice(LatticeNoise):
         return jnp.zeros_like(k)
 
     def _mass_error(self) -> jax.Array:
-        rough = jax.lax.cond(is_wide(self), lambda: _run_error(self), lambda: 0.0)
+        far = _runs.reach(jax.lax.stop_gradient(self))
+        rough = jax.lax.cond(is_wide(self, far), lambda: _run_error(self, far), lambda: 0.0)
         return QUADRATURE + _divergences.SLACK * jnp.asarray(self._log_pmf_error()) + rough
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
@@ -244,7 +245,7 @@ def symmetric_log_masses(m: SymmetricLattice, lo: jax.Array, hi: jax.Array):
     centre = jnp.floor(0.5 * shift)
     k = centre - half + 2.0 + jnp.arange(_atoms.ATOMS - 2, dtype=jnp.float64)
     far = _runs.reach(jax.lax.stop_gradient(m))
-    wide = is_wide(m)
+    wide = is_wide(m, far)
     ratio_limit, _ = m._tail()
     _, highest = m._loss_range()
 
@@ -272,16 +273,15 @@ def symmetric_log_masses(m: SymmetricLattice, lo: jax.Array, hi: jax.Array):
     return jax.lax.cond(wide, of_runs, lambda: of_atoms)
 
 
-def is_wide(m: SymmetricLattice) -> jax.Array:
-    """Whether the list of atoms does not hold both laws."""
-    frozen = jax.lax.stop_gradient(m)
-    return _runs.reach(frozen) + 0.5 * frozen.sensitivity + 4.0 > _atoms.ATOMS // 2
+def is_wide(m: SymmetricLattice, far: jax.Array) -> jax.Array:
+    """Whether the list of atoms does not hold both laws, which reach so far."""
+    return far + 0.5 * jax.lax.stop_gradient(m.sensitivity) + 4.0 > _atoms.ATOMS // 2
 
 
-def _run_error(m: SymmetricLattice) -> jax.Array:
+def _run_error(m: SymmetricLattice, far: jax.Array) -> jax.Array:
     """The relative error of masses by runs."""
     m = jax.lax.stop_gradient(m)
-    shift, far = 1.0 * m.sensitivity, _runs.reach(m)
+    shift = 1.0 * m.sensitivity
     found, end = _runs.runs(shift, far), shift + far
     middle = found.first + 0.5 * found.size
     nearest = jnp.minimum(jnp.abs(middle), jnp.abs(middle - shift))
