@@ -10,7 +10,8 @@ The powers of one term are in `_parts`.
 What is left out is a (signed) measure of known total mass, and 0 <= g <= G := sup g:
 * Mass outside the window: at most lambda = e^{n M(s) - s d} on either side (Chernoff, with M
   the cumulant function of the very law that is transformed). Cyclically it reappears inside, so the
-  array is off by at most lambda too much; and lambda is missing.
+  array is off by at most lambda too much; and lambda is missing. (Of a block of the first stage the
+  law without that is as good for what follows: M is the smaller of the two, see `_parts._fold`.)
 * Rounding. The transform of an array w >= 0 of sum 1 is off by at most 2^-53 (8 log2 N + 16) at
   every frequency (`_average_fft`), and a power z^n by another n 2^-48 |z|^n: r n |z|^(n-1) in all,
   r = 2^-53 (8 log2 N + 48). In a product G of powers of modulus <= 1 that is at most 2 r n |G|, or
@@ -122,7 +123,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         steps += count
         for part in factored:
             log_scale += part.log_unit + part.power.log_total
-            start += part.origin
+            start += part.origin + part.power.moved * spacing
             stray += part.stray
             factors += part.factors
             log_mgf += part.power.log_mgf

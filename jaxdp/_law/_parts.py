@@ -160,12 +160,16 @@ def coarsen(
 
 
 class _Fine(NamedTuple):
-    """The bulk of a term, transformed on its fine lattice."""
+    """The bulk of a term, transformed on its fine lattice, and its moments.
+
+    Those at the Chernoff tilts of its own window, and at those of the composition.
+    """
 
     wave: jax.Array
     lattice: Lattice
     log_norm: jax.Array
     log_mgf: jax.Array
+    composed: jax.Array
     end: jax.Array
 
 
@@ -191,20 +195,27 @@ def _fold(
     """
     size, h = frame.size, fine.lattice.spacing
     low = step.window[0] + fold * (step.centre - fine.lattice.centre)
-    first = jnp.floor(low / h) - 2.0
-    wave = power(fine.wave, fold)
+    wave, moved = power(fine.wave, fold)
+    first = jnp.floor(low / h - moved) - 2.0
     ordered = jnp.fft.irfft(wave, size)[wrap(count_up(size) + first, size)]
     ordered, lost = without_noise(ordered, rounding_mass(factors(fold), wave, size))
     from_origin = (fold - origin) * (from_d / frame.spacing)
     ratio = h / frame.spacing
-    start = first * ratio + from_origin - _offset(fine, origin, frame)
+    start = (first + moved) * ratio + from_origin - _offset(fine, origin, frame)
     middle = jnp.ceil(-start)  # where place 0 goes: none becomes negative
     place = start + count_up(size) * ratio + middle
     coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
-    edges = h * jnp.stack([-first, first + size])
-    log_mgf = fold * (fine.log_mgf + _allowances.pairwise_sums(size))
+    edges = h * jnp.stack([-first - moved, first + moved + size])
+    log_mgf = fold * fine.log_mgf
     lost += jnp.sum(outside(log_mgf, step.chernoff, edges))
-    return frame.symbol(coarse, count_up(size) - middle), jnp.log1p(lost)
+    symbol = frame.symbol(coarse, count_up(size) - middle)
+    # What has wrapped around is among what the array may be off by, and nothing that its moments
+    # need to feel: those of the law itself, each point moved by a place (here two), do as well.
+    apart = jnp.abs(frame.tilts) + (1.0 + frame.theta) * frame.spacing
+    own = fold * fine.composed + frame.tilts * (from_origin - _offset(fine, origin, frame))
+    own = lax.stop_gradient(jnp.exp(jnp.minimum(own + 2.0 * apart, 700.0)))
+    real = jnp.concatenate([symbol.real[:1], jnp.minimum(symbol.real[1:], own)])
+    return Symbol(symbol.wave, real), jnp.log1p(lost)
 
 
 class _Jumps(NamedTuple):
@@ -289,13 +300,17 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     bulk = jnp.sum(weights)
     weights /= bulk
     cyclic = jnp.zeros((size,), jnp.float64).at[wrap(one.positions, size)].add(weights)
-    tilts = h * step.chernoff * np.array([-1.0, 1.0])
-    log_mgf = log_mgf_of(weights, tilts[:, None] * one.positions)
+    tilts = h * jnp.stack([step.chernoff, frame.chernoff]) * np.array([-1.0, 1.0])
+    log_mgf, composed = log_mgf_of(weights, tilts[:, :, None] * one.positions)
+    log_mgf += _allowances.pairwise_sums(size)
+    composed += _allowances.pairwise_sums(size)
     log_norm = one.log_norm + jnp.log(bulk)
-    fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf, one.end)
+    fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf, composed, one.end)
     few = (step.outer <= 1.0) & (step.rest <= 0.0)
     own, beside, from_d, log_mass = _jumps(one, rare, few, frame)
-    inner, rest = step.inner, step.rest
+    # (A real number of few steps is a power on the fine lattice: a bulk narrower than a coarse cell
+    # has none without waves there.)
+    inner, rest = jnp.where(few, count, step.inner), step.rest
     # The folds go through one program: inner and rest (of few steps all but one instead), below
     # also inner with three factors fewer.
     folds = [inner, jnp.where(few, inner - 1.0, rest)]
@@ -317,7 +332,7 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     times, jumps = (count - rest) / inner, []
     if frame.side > 0:
         # (1 + x)^count, or of few steps the (1 + x)^(n - 1) beside one.
-        power = raised(beside.plus(1.0), jnp.where(few, inner - 1.0, count))
+        power = raised(beside.plus(1.0), frame.tilts, jnp.where(few, inner - 1.0, count))
         # (Of few steps it is part of a sum, which may be small where it is not: no 2 n |G| there.)
         whole = jnp.where(few, count, factors(count))
         jumps = [Part(power.where(~few), factors=whole)]
@@ -329,12 +344,12 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
         add(0, 2, series + (square * beside).scaled(n * (n - 1.0) * (n - 2.0) / 6.0))
     once = jnp.where(few, 0.0, 1.0)
     (first, off), (second, more) = blocks[:2]
-    second = raised(second).where(~few)
+    second = raised(second, frame.tilts).where(~few)
     at = one.lattice.centre
     moved = [frame.spacing * _offset(fine, o, frame) for o in (inner, rest)]
     return [
         Part(
-            raised(first, times),
+            raised(first, frame.tilts, times),
             (count - rest) * log_norm,
             (count - rest) * at + times * moved[0],
             times * off,

@@ -279,7 +279,10 @@ def _one_cut(
         soft = jnp.maximum(_SOFT * zero.deviation, 1e-12)
         gap = atoms.loss - (at - zero.mean)
         beyond = jnp.maximum(gap, 0.0) + soft * jnp.log1p(jnp.exp(-jnp.abs(gap) / soft))
-        return jnp.sum(rate * (1.0 - jnp.exp(-beyond))) + pairs
+        lack = jnp.minimum(gap, 0.0) / zero.deviation
+        short = log_tail(-lack / zero.deviation, zero.deviation) - 0.5 * lack**2
+        met = jnp.where(gap < 0.0, jnp.exp(short), 1.0 - jnp.exp(-beyond))
+        return jnp.sum(rate * met) + pairs
 
     if epsilon is not None:
         theta, (law, zero) = tilt_for(bulk, epsilon)
@@ -354,8 +357,10 @@ def estimate(
         # Of one large loss alone: where that is all there is, the saddle point is far above it.
         rate = atoms.count[:, None] * jnp.exp(atoms.log_p)
         alone = jnp.sum(rate * -jnp.expm1(jnp.minimum(epsilon - atoms.loss, 0.0)))
-        rare = jnp.maximum(jnp.log(alone), 2.0 * scale)
-    levels = jnp.concatenate([scale + _SMALL_LEVELS, jnp.minimum(rare, scale) * _LARGE_LEVELS])
+        alone = jnp.maximum(jnp.log(alone), -700.0)
+        rare = jnp.stack([jnp.maximum(alone, 2.0 * scale), alone])
+    large = jnp.minimum(jnp.asarray(rare), scale).reshape(-1, 1) * _LARGE_LEVELS
+    levels = jnp.concatenate([scale + _SMALL_LEVELS, large.reshape(-1)])
     rows = atoms.count.shape[0]
     found = each_of(lambda level: _one_cut(atoms, level, epsilon, scale), levels, rows)
     best = jnp.nanmin(found)  # (all of a law that mostly fails may lie beyond a cut)

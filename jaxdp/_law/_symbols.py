@@ -15,6 +15,7 @@ from jax import lax
 from jaxdp._law import _allowances
 
 _LOG_ZERO = -1e6
+_ROUNDED = -25.0  # log of what the transform of a probability is known to, with room
 # In powers of x^2, the highest first; cut off at 2e-18 for |x| <= pi / 4.
 _COS = np.array([(-1.0) ** k / math.factorial(2 * k) for k in range(8, -1, -1)])
 _SIN = np.array([(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, -1, -1)])
@@ -76,23 +77,55 @@ def from_log(magnitude: jax.Array, angle: jax.Array) -> jax.Array:
     return lax.complex(real, jnp.where(swap, quarter * radius * cos, sign * sin))
 
 
-def power(spectrum: jax.Array, count: jax.Array) -> jax.Array:
-    """z^n, continued to real n by the principal logarithm; 0 to 0, without a singular gradient."""
-    magnitude, angle = log_of(spectrum)
-    return from_log(count * magnitude, count * angle)
+def _continuous(magnitude: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The angle that is continuous from frequency 0 on, and how many places are taken off it.
+
+    Followed while z can be told from rounding. Real powers have no waves then if the angle ends
+    where it began: its turns up to the last frequency are those of so many places.
+    """
+    turns = jnp.round((angle - jnp.concatenate([angle[:1], angle[:-1]])) / (2.0 * np.pi))
+    lost = (magnitude < _ROUNDED).astype(jnp.float64)
+    turns, lost = lax.stop_gradient(lax.cumsum(jnp.stack([turns, lost]), axis=1))
+    angle = angle - jnp.where(lost > 0.0, 0.0, 2.0 * np.pi * turns)
+    places = lax.stop_gradient(jnp.where(lost[-1] > 0.0, 0.0, jnp.round(angle[-1] / np.pi)))
+    return angle - places * np.linspace(0.0, np.pi, angle.size), places
+
+
+def log_power(
+    magnitude: jax.Array, angle: jax.Array, count: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """log z^n, and the places (0 of a whole number) that its origin moves by.
+
+    Of the nearest whole number n by the principal logarithm, and what is left by the one that is
+    continuous, about the place where it has no waves.
+    """
+    whole = lax.stop_gradient(jnp.round(count))
+    part = count - whole
+    smooth, places = _continuous(magnitude, angle)
+    return count * magnitude, whole * angle + part * smooth, -part * places
+
+
+def power(spectrum: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """z^n, 0 to 0 without a singular gradient, and the places (see `log_power`)."""
+    magnitude, angle, moved = log_power(*log_of(spectrum), count)
+    return from_log(magnitude, angle), moved
 
 
 class Power(NamedTuple):
-    """A power of a symbol, its mass apart: e^log_total times the symbol of a probability."""
+    """A power of a symbol, its mass apart: e^log_total times the symbol of a probability.
+
+    Its places are counted from `moved` of them (see `log_power`).
+    """
 
     wave: jax.Array
     log_mgf: jax.Array
     log_total: jax.Array
+    moved: jax.Array | float = 0.0
 
     def where(self, some: jax.Array) -> "Power":
         """Itself or 1."""
         return Power(
-            *(jnp.where(some, x, one) for x, one in zip(self, (1.0, 0.0, 0.0), strict=True))
+            *(jnp.where(some, x, one) for x, one in zip(self, (1.0, 0.0, 0.0, 0.0), strict=True))
         )
 
     def symbol(self) -> Symbol:
@@ -102,8 +135,8 @@ class Power(NamedTuple):
         )
 
 
-def raised(symbol: Symbol, count: jax.Array | None = None) -> Power:
-    """The count-th power, by default the first."""
+def raised(symbol: Symbol, tilts: jax.Array, count: jax.Array | None = None) -> Power:
+    """The count-th power, by default the first; `tilts` are those of the symbol's moments."""
     log_total = jnp.log(symbol.real[0])
     log_mgf = jnp.log(symbol.real[1:]) - log_total
     wave = symbol.wave / symbol.real[0]
@@ -111,7 +144,8 @@ def raised(symbol: Symbol, count: jax.Array | None = None) -> Power:
         return Power(wave, log_mgf, log_total)
     some = count > 0.0  # a moment may be infinite
     log_mgf = jnp.where(some, count * jnp.where(some, log_mgf, 0.0), 0.0)
-    return Power(power(wave, count), log_mgf, count * log_total)
+    wave, moved = power(wave, count)
+    return Power(wave, log_mgf - tilts * moved, count * log_total, moved)
 
 
 def factors(count: jax.Array) -> jax.Array:
@@ -138,7 +172,8 @@ def without_noise(weights: jax.Array, lost: jax.Array) -> tuple[jax.Array, jax.A
 
 def outside(log_mgf: jax.Array, tilt: jax.Array, distance: jax.Array) -> jax.Array:
     """Chernoff's bound on the mass beyond the distance."""
-    return _allowances.CHERNOFF * jnp.exp(jnp.minimum(log_mgf - tilt * distance, 0.0))
+    exponent = log_mgf - tilt * distance
+    return _allowances.CHERNOFF * jnp.exp(jnp.where(exponent < 0.0, exponent, 0.0))
 
 
 def log_mgf_of(weights: jax.Array, exponent: jax.Array) -> jax.Array:

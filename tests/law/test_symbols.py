@@ -36,9 +36,34 @@ def test_rounding(count, spread):
         power = [Fraction(int(w * 2**200), 2**200) for w in power]
     with jax.enable_x64(True):
         wave = jnp.fft.rfft(jnp.array([float(w) for w in exact]))
-        raised = _symbols.power(wave, jnp.float64(count))
+        raised, moved = _symbols.power(wave, jnp.float64(count))
         found = np.asarray(jnp.fft.irfft(raised, size))
         allowed = float(_symbols.rounding_mass(_symbols.factors(jnp.float64(count)), raised, size))
     off = float(sum(abs(Fraction(float(f)) - w) for f, w in zip(found, power, strict=True)))
     assert off <= allowed
+    assert float(moved) == 0.0
     assert allowed < 2.0**-53 * 96 * (2 * count + 2) * size**0.5
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.4, 5.7, -20.3])
+def test_real_powers_have_no_waves(mean):
+    """Breaks when a bulk narrower than a place, or one beside its origin, rings when it is raised.
+
+    Two places hold nine tenths of it, and another, 200 on, the rest.
+    """
+    size, count, jumps = 4096, 7.3, np.arange(16)
+    low = int(np.floor(mean))
+    share = 0.5 * (mean - low)
+    places = np.array([low, low + 1, 200])
+    weights = np.array([0.9 * (1.0 - share), 0.9 * share, 0.1])
+    cyclic = np.zeros(size)
+    np.add.at(cyclic, places % size, weights)
+    with jax.enable_x64(True):
+        wave, moved = _symbols.power(jnp.fft.rfft(cyclic), jnp.float64(count))
+        found = np.asarray(jnp.fft.irfft(wave, size))
+    start = count * low - float(moved)  # where a bulk of one place alone is
+    assert abs(start - round(start)) < 1e-9
+    near = np.arange(-12, 16) + round(start) + (200 - low) * jumps[:, None]
+    quiet = np.delete(found, near % size)
+    assert np.max(np.abs(quiet)) < 1e-6
+    assert np.max(found) > 0.1

@@ -144,3 +144,39 @@ def test_what_underflows_far_from_the_centre_is_no_bound():
 
     found = jax.jit(lambda centres: jax.lax.map(low, centres))(jnp.linspace(1.0, 800.0, 40))
     assert np.all(found <= 0.15)  # the truth is about .02
+
+
+STEPS = np.array([5.0, 18.0, 29.0, 100.0])
+SETTINGS = np.array([(1.7967, 0.001648, 1.0381), (0.86288, 1.19834e-5, 0.0168)])
+
+
+@pytest.mark.parametrize("sigma_q_epsilon", SETTINGS)
+def test_slopes_in_the_number_of_steps_where_one_loss_decides(sigma_q_epsilon):
+    """Breaks when a real number of steps makes waves of a bulk narrower than the lattice.
+
+    delta of n steps is nearly n times that of one rare loss beside n - 1 others: the slope of its
+    logarithm is about that from n to n + 1, and what is in between lies between.
+    """
+    sigma, q, epsilon = sigma_q_epsilon
+
+    def log_delta(steps):
+        m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), steps)
+        return jaxdp.log_delta(m, epsilon, direction="remove")
+
+    def bounds(steps):
+        m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), steps)
+        return jaxdp.delta_bounds(m, epsilon, direction="remove")
+
+    value, slope = jax.vmap(jax.value_and_grad(log_delta))(STEPS)
+    after = jax.vmap(log_delta)(STEPS + 1.0)
+    np.testing.assert_allclose(slope, after - value, rtol=0.6, atol=0.02)
+    low, high = (np.log(x) for x in jax.vmap(bounds)(STEPS + 0.3))
+    assert np.all((low <= high) & (high > value - 0.02) & (high < after + 0.02))
+
+
+def test_what_wraps_around_does_not_spoil_the_bound_below():
+    """Breaks (a lower bound of 0) when Chernoff's bound feels what wrapped around in a block."""
+    sigma = 2.1870627800311175 * (1.0 + 1e-3 * np.arange(0.0, 64.0, 4.0))
+    m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), 0.0024816761), 59)
+    low, high = jaxdp.epsilon_bounds(m, 2.0119774631e-4, direction="add")
+    assert np.all(low > 0.999 * high)
