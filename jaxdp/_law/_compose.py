@@ -62,7 +62,7 @@ class Composed(NamedTuple):
 
     weights (N,) in order of loss, tilted by theta, at losses start + spacing * k; the untilted
     P-mass of a point is e^{log_scale - theta loss} times its weight. stray, outside and log_mgf,
-    tilt are for `left_out`.
+    tilt are for `left_out`. Above, it says nothing of what is below `least`.
     """
 
     theta: jax.Array
@@ -75,6 +75,7 @@ class Composed(NamedTuple):
     stray: jax.Array
     outside: jax.Array
     beyond: tuple[jax.Array, jax.Array]
+    least: jax.Array | float = -jnp.inf
 
 
 def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
@@ -108,10 +109,12 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     frame = Frame(spacing, plan.chernoff, theta, side, size)
     log_scale = start = stray = shift = through = steps = jnp.float64(0.0)
     factors = log_mgf = jnp.zeros((2,), jnp.float64)
-    waves, rare = [], []
+    waves, rare, besides = [], [], []
     counts = [jnp.asarray(term.count, jnp.float64) for term in single_terms]
+    least = plan.epsilon - plan.margin
+    one_apart = functools.reduce(jnp.logical_or, [s.apart.some for s in single_steps], False)
     powers = _lanes.each(
-        lambda one, step, count: parts(one, step, count, frame),
+        lambda one, step, count: parts(one, step, count, frame, least),
         list(zip(ones, single_steps, counts, strict=True)),
     )
     for term, one, count, factored in zip(single_terms, ones, counts, powers, strict=True):
@@ -128,6 +131,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
             factors += part.factors
             log_mgf += part.power.log_mgf
             waves.append(part.power.wave)
+            besides.append(jnp.asarray(part.log_besides))
     for term, step in zip(terms, plan.steps, strict=True):
         if isinstance(term, Family) and isinstance(step, FamilyPlan):
             product = family_product(term, step, frame)
@@ -157,11 +161,12 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         spacing,
         weights,
         log_scale,
-        log_add(_log_tau(through, side, number), *rare),
+        log_add(_log_tau(through, side, number), *rare, *besides),
         lax.stop_gradient(shift),
         jnp.expm1(stray) + rounding,
         lost,
         (log_mgf[1] + plan.chernoff[1] * start, plan.chernoff[1]),
+        jnp.where(one_apart, least, -jnp.inf),
     )
 
 

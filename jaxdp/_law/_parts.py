@@ -36,8 +36,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdp._law import _allowances, _discretise
+from jaxdp._law import _allowances
 from jaxdp._law._grid import Lattice, align, even_rungs, rungs
+from jaxdp._law._jumps import at_least_one, coarsen, jumps_of, not_one
 from jaxdp._law._plan import StepPlan
 from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import (
@@ -57,7 +58,6 @@ from jaxdp._law._symbols import (
 from jaxdp._law._terms import Term
 
 _ANCHOR_ROUNDS = 16
-_DUST = 1e-12  # of the largest weight
 
 
 def ends_of(term: Term, step: StepPlan, side: int) -> tuple[jax.Array, jax.Array]:
@@ -75,7 +75,7 @@ def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int)
     ends = ends_of(term, step, side)
     lattice = align(Lattice(centre, spacing), ends, side)
     positions = jnp.where(even, even_rungs(size), rungs(size))
-    one = discretise(term, lattice, ends, step.range, theta, positions, side)
+    one = discretise(term, lattice, ends, step.range, theta, positions, side, step.apart.cut)
     if side > 0:
         return one
     # The losses of a block lie about the anchor of the plan, which is wider: on the coarse lattice
@@ -100,63 +100,6 @@ def _anchor(term: Term, step: StepPlan, spacing: jax.Array) -> jax.Array:
     anchor = lax.stop_gradient(lax.fori_loop(0, _ANCHOR_ROUNDS, again, start))
     # rounding is to leave the mean above its node, not below
     return anchor - (2.0**-42 + 2.0**-46 * jnp.abs(anchor))
-
-
-def coarsen(
-    weights: jax.Array,
-    place: jax.Array,
-    spacing: jax.Array,
-    theta: jax.Array,
-    side: int,
-    size: int,
-) -> jax.Array:
-    """Tilted weights on a coarser lattice: the law above (side +1) or below (-1).
-
-    Point k lies at place[k] coarse steps. Points placed outside [0, N) are lost (which only the
-    side below may do).
-    """
-    inside = (place >= 0.0) & (place < size)
-    place = jnp.where(inside, place, 0.0)
-    weights = jnp.where(inside, weights, 0.0)
-    cell = jnp.floor(place)
-    offset = (place - cell) * spacing
-    at_node = weights * jnp.exp(-theta * offset)  # P-mass, in the units of the left node
-    if side > 0:
-        left, right = _discretise.split(offset, spacing)
-        index = cell.astype(jnp.int32)
-        out = jnp.zeros((size + 1,), jnp.float64)
-        out = out.at[index].add(at_node * left)
-        return out.at[index + 1].add(at_node * right * jnp.exp(theta * spacing))[:size]
-    # Dust below the bulk is cut: it would be what the law below begins with.
-    begins = weights > _DUST * jnp.max(weights)
-    at_node = jnp.where(place >= jnp.min(jnp.where(begins, place, jnp.inf)), at_node, 0.0)
-    half = jnp.floor(2.0 * place).astype(jnp.int32)
-    q = at_node * jnp.exp(-offset)
-    empty = jnp.zeros((2 * size,), jnp.float64)
-    mass = empty.at[half].add(q)
-    moment = empty.at[half].add(q * jnp.expm1(offset))
-    rise = moment / jnp.where(mass > 0.0, mass, 1.0)
-    middle = jnp.round(jnp.sum(weights * place) / jnp.maximum(jnp.sum(weights), 1e-300))
-    relative = (count_up(size) - lax.stop_gradient(middle)) * spacing
-    exponent = jnp.clip((1.0 + theta) * relative, -600.0, 600.0)
-    unit = jnp.exp(-exponent)
-    mass, rise = mass.reshape(size, 2), rise.reshape(size, 2)
-    tilted = mass[:, 0] + mass[:, 1]
-    # What is beyond the range of a double is a measure of its own: its P-mass moves down to nodes.
-    held = jnp.abs(exponent) < 600.0
-    inside = jnp.append(held[:-1] & held[1:], False)
-    apart = jnp.where(inside, 0.0, jnp.sum(mass * (1.0 + rise), axis=1))
-    apart *= 1.0 - _allowances.cell_sums(size)
-    mass, tilted = jnp.where(inside[:, None], mass, 0.0), jnp.where(inside, tilted, 0.0)
-    quiet = tilted < _discretise.EMPTY
-    node_quiet = quiet & jnp.concatenate([jnp.ones((1,), bool), quiet[:-1]])
-    halves = _discretise.HalfCells(
-        mass[:-1, 0] * unit[:-1], mass[:-1, 1] * unit[:-1], rise[:-1, 0], rise[:-1, 1]
-    )
-    width = jnp.where(inside[:-1], spacing, 0.0)
-    ratio = jnp.exp(jnp.clip(relative, -600.0, 600.0))
-    measure = _discretise.lower_measure(halves, width, ratio, jnp.float64(0.0), node_quiet)
-    return measure * jnp.exp(exponent) + apart
 
 
 class _Fine(NamedTuple):
@@ -213,72 +156,9 @@ def _fold(
     # need to feel: those of the law itself, each point moved by a place (here two), do as well.
     apart = jnp.abs(frame.tilts) + (1.0 + frame.theta) * frame.spacing
     own = fold * fine.composed + frame.tilts * (from_origin - _offset(fine, origin, frame))
-    own = lax.stop_gradient(jnp.exp(jnp.minimum(own + 2.0 * apart, 700.0)))
+    own = lax.stop_gradient(jnp.exp(own + 2.0 * apart))
     real = jnp.concatenate([symbol.real[:1], jnp.minimum(symbol.real[1:], own)])
     return Symbol(symbol.wave, real), jnp.log1p(lost)
-
-
-class _Jumps(NamedTuple):
-    """The rare large losses on the coarse lattice, j itself and what may stand beside others.
-
-    The second is j/d above, and j with its losses reduced below: see the module. (Where the steps
-    are not few, the first is not needed.) Losses are counted from the point of the coarse lattice
-    next to d, which is `from_d` below the centre, and masses in units of d's: so they stay on the
-    lattice, and within the range of a double, wherever the bulk is.
-    """
-
-    own: Symbol
-    beside: Symbol
-    from_d: jax.Array
-    log_mass: jax.Array  # of d, in units of the step's
-
-
-def _jumps(one: OneStep, rare: jax.Array, few: jax.Array, frame: Frame) -> _Jumps:
-    size, h, theta = frame.size, frame.spacing, frame.theta
-    offset = one.positions * one.lattice.spacing
-    exponent = jnp.where(rare, 0.0, offset)
-    tilts = jnp.stack([-1.0 - theta, -theta])
-    q_log, p_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), tilts[:, None] * exponent)
-    some = jnp.any(rare)  # else there is nothing to multiply what follows with
-    mean = jnp.where(some, p_log - q_log, 0.0)
-    place_of_d = lax.stop_gradient(jnp.round((one.lattice.centre + mean) / h))
-    from_d = one.lattice.centre - place_of_d * h
-    log_m, s = q_log - (1.0 + theta) * from_d, mean + from_d
-    # A d that is lower is right on either side: here by what its two sums may be off by.
-    rough = _allowances.pairwise_sums(exponent.size) + _allowances.exponent(
-        q_log, p_log, (1.0 + theta) * from_d
-    )
-    log_m, s = jnp.where(some, log_m - rough, 0.0), jnp.where(some, s - 2.0 * rough, 0.0)
-    loss = from_d + offset
-    weights = jnp.where(rare, one.weights, 0.0) * jnp.exp(-log_m)
-    if frame.side < 0:
-        # Moving a Q-mass by l multiplies its tilted weight by e^{(1 + theta) l}. Moving to a whole
-        # number of places costs up to one: of few steps only the second jump pays it.
-        move = jnp.minimum(2.0 * s, 0.0)
-        now = jnp.where(few, 0.0, move)
-        weights *= jnp.exp((1.0 + theta) * now)
-        place = jnp.where(rare, loss + now, 0.0) / h
-        before = jnp.clip(-jnp.floor(jnp.min(place)), 0.0, size // 2)
-        coarse = coarsen(weights, place + before, h, theta, frame.side, size)
-        own = frame.symbol(coarse, count_up(size) - before)
-        cell = jnp.where(few, jnp.floor(move / h), 0.0)
-        mass = jnp.exp((1.0 + theta) * cell * h)
-        beside = own * frame.points(cell, mass, jnp.zeros_like(mass))
-        return _Jumps(own, beside, from_d, log_m)
-
-    place = jnp.where(rare, loss, 0.0) / h
-
-    def two(weights: jax.Array, place: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        cell = jnp.floor(place)
-        offset = (place - cell) * h
-        left, right = _discretise.split(offset, h)
-        at_node = weights * jnp.exp(-theta * offset)
-        return cell, at_node * left, at_node * right * jnp.exp(theta * h)
-
-    cell, left, right = two(weights, place)
-    own = frame.symbol(jnp.concatenate([left, right]), jnp.concatenate([cell, cell + 1.0]))
-    beside = own * frame.points(*two(jnp.exp(-(1.0 + theta) * s), -s / h))
-    return _Jumps(own, beside, from_d, log_m)
 
 
 class Part(NamedTuple):
@@ -289,15 +169,22 @@ class Part(NamedTuple):
     origin: jax.Array | float = 0.0
     stray: jax.Array | float = 0.0
     factors: jax.Array | float = 0.0  # see `_symbols.factors`
+    log_besides: jax.Array | float = -jnp.inf  # of delta, what the composition does not have
 
 
-def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[Part]:
-    """One term as a product of powers."""
+def parts(
+    one: OneStep, step: StepPlan, count: jax.Array, frame: Frame, least: jax.Array
+) -> list[Part]:
+    """One term as a product of powers; what is not composed is bounded from epsilon = least on."""
     size, h = frame.size, one.lattice.spacing
     middle = step.centre + step.cut[0] - one.lattice.centre
     rare = jnp.abs(one.positions * h - middle) > step.cut[1]
     weights = jnp.where(rare, 0.0, one.weights)
-    bulk = jnp.sum(weights)
+    bulk, apart = jnp.sum(weights), step.apart.some
+    # Where one is composed apart, what is between the bulk and the cut is left out.
+    beyond = jnp.abs(one.lattice.centre + one.positions * h) > step.apart.cut
+    between = jnp.sum(jnp.where(rare & ~beyond & apart, one.weights, 0.0)) / bulk
+    rare &= beyond | ~apart
     weights /= bulk
     cyclic = jnp.zeros((size,), jnp.float64).at[wrap(one.positions, size)].add(weights)
     tilts = h * jnp.stack([step.chernoff, frame.chernoff]) * np.array([-1.0, 1.0])
@@ -307,10 +194,11 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     log_norm = one.log_norm + jnp.log(bulk)
     fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf, composed, one.end)
     few = (step.outer <= 1.0) & (step.rest <= 0.0)
-    own, beside, from_d, log_mass = _jumps(one, rare, few, frame)
+    about = jnp.where(apart, jnp.floor(step.apart.cut / frame.spacing), 0.0)
+    own, beside, from_d, log_mass = jumps_of(one, rare, few, apart, about, frame)
     # (A real number of few steps is a power on the fine lattice: a bulk narrower than a coarse cell
     # has none without waves there.)
-    inner, rest = jnp.where(few, count, step.inner), step.rest
+    inner, rest = jnp.where(few & (count >= 1.0), count, step.inner), step.rest
     # The folds go through one program: inner and rest (of few steps all but one instead), below
     # also inner with three factors fewer.
     folds = [inner, jnp.where(few, inner - 1.0, rest)]
@@ -322,6 +210,7 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
     # In units of the bulk's mass to the number of steps in the block, jumps in units of d's.
     unit = jnp.exp((origins - folds) * (log_mass - jnp.log(bulk)))
     blocks = [jax.tree.map(lambda x, i=i: x[i], each) for i in range(folds.shape[0])]
+    blocks[0] = blocks[0][0].where(~apart), blocks[0][1]
 
     def add(to: int, fold: int, series: Symbol) -> None:
         """To a block, a fold beside jumps."""
@@ -336,14 +225,18 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
         # (Of few steps it is part of a sum, which may be small where it is not: no 2 n |G| there.)
         whole = jnp.where(few, count, factors(count))
         jumps = [Part(power.where(~few), factors=whole)]
-        add(0, 1, _at_least_one(own, beside, power, few, inner))
+        several = at_least_one(own, beside, power, few & ~apart, inner)
+        add(0, 1, several + own.scaled(inner).where(apart))
     else:
         add(0, 1, own.scaled(inner).where(few))
         square, n = beside * beside, count / jnp.where(times > 0.0, times, 1.0)
         series = beside.where(~few).scaled(n) + square.scaled(n * (n - 1.0) / 2.0)
-        add(0, 2, series + (square * beside).scaled(n * (n - 1.0) * (n - 2.0) / 6.0))
+        series += (square * beside).scaled(n * (n - 1.0) * (n - 2.0) / 6.0)
+        add(0, 2, series.where(~apart))
     once = jnp.where(few, 0.0, 1.0)
     (first, off), (second, more) = blocks[:2]
+    # (Of all but one step, in units of their mass.)
+    off = jnp.where(apart, 2.0 * (each[1][1] + count * between), off)
     second = raised(second, frame.tilts).where(~few)
     at = one.lattice.centre
     moved = [frame.spacing * _offset(fine, o, frame) for o in (inner, rest)]
@@ -351,20 +244,11 @@ def parts(one: OneStep, step: StepPlan, count: jax.Array, frame: Frame) -> list[
         Part(
             raised(first, frame.tilts, times),
             (count - rest) * log_norm,
-            (count - rest) * at + times * moved[0],
+            (count - rest) * at + times * moved[0] + about * frame.spacing,
             times * off,
             factors(times),
+            not_one(one, rare, step, count, frame, least) if frame.side > 0 else -jnp.inf,
         ),
         Part(second, rest * log_norm, rest * at + once * moved[1], once * more, factors(once)),
         *jumps,
     ]
-
-
-def _at_least_one(
-    own: Symbol, beside: Symbol, power: Power, few: jax.Array, steps: jax.Array
-) -> Symbol:
-    """Above, the jumps of a few steps when there is one, given (1 + x)^(n - 1): see the module."""
-    n = jnp.where(few, steps, 1.0)
-    own, x = own.where(few), beside.where(few)
-    series = power.where(few).symbol() + (x * x).scaled((n - 1.0) * (n - 2.0) / 6.0)
-    return (own * (series + x.scaled(n - 1.0).plus(3.0))).scaled(n / 4.0)

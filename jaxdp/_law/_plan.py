@@ -17,13 +17,12 @@ from jaxdp._law import _saddle
 from jaxdp._law._begins import anchors as anchors_of
 from jaxdp._law._begins import begins, log_sum_exp
 from jaxdp._law._grid import density, rungs
+from jaxdp._law._plan_apart import BULK, Apart, nothing_apart, one_apart
 from jaxdp._law._plan_tilt import TiltedLaw, coarse_number, tilted
 from jaxdp._law._saddle import Atoms
 from jaxdp._law._terms import Family, Term, Terms
 
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
-# Losses beyond so many deviations of the rest count as rare and large.
-_BULK = 60.0
 _BULK_ROUNDS = 8
 # One stage suffices while its lattice has so many points per deviation of one step.
 _BULK_POINTS = 256.0
@@ -45,7 +44,8 @@ class StepPlan(NamedTuple):
     closer together than the lattice's points keep their mean in the law below. `node` is the same
     for the lattice of one step, which may be far finer. Where one step need not be on a ladder,
     `even` is the spacing of its nodes, else 0. `low` is where the support begins for the law below,
-    which collapses what is less to that point.
+    which collapses what is less to that point. `apart` says whether exactly one
+    loss is composed beside a bulk, see `_plan_apart`.
     """
 
     centre: jax.Array
@@ -60,6 +60,7 @@ class StepPlan(NamedTuple):
     range: tuple[jax.Array, jax.Array]
     even: jax.Array
     low: jax.Array
+    apart: Apart
 
 
 class FamilyPlan(NamedTuple):
@@ -104,13 +105,13 @@ def _bulk(weight: jax.Array, centred: jax.Array, mean: jax.Array) -> tuple[jax.A
     least = 1e-15 + 1e-10 * jnp.abs(mean)
 
     def narrow(_, deviation: jax.Array) -> jax.Array:
-        near = jnp.abs(centred) < _BULK * deviation[:, None]
+        near = jnp.abs(centred) < BULK * deviation[:, None]
         square = jnp.sum(jnp.where(near, weight, 0.0) * centred**2, axis=-1)
         return coarse_number(jnp.maximum(jnp.sqrt(square), least))
 
     whole = jnp.full(weight.shape[:1], jnp.inf)
     deviation = lax.fori_loop(0, _BULK_ROUNDS, narrow, whole)
-    return deviation, _BULK * deviation
+    return deviation, BULK * deviation
 
 
 def _within(
@@ -185,6 +186,27 @@ def _window(law: TiltedLaw) -> _Window:
     return _Window(ends, chernoff, bulk, cut, rare)
 
 
+def _window_apart(law: TiltedLaw, window: _Window, apart: Apart) -> _Window:
+    """The window where one loss beyond the cut is apart: from there to the largest that is kept."""
+    deviation = law.deviation[None] / jnp.sqrt(law.used)
+    cut = jnp.minimum(BULK * deviation, apart.cut)
+    rare = jnp.abs(law.centred) > cut
+    tilts = jnp.asarray(_CHERNOFF_TILTS) / law.deviation
+    both = jnp.concatenate([-tilts, tilts])[None]
+    bulk = jnp.where(rare, -jnp.inf, law.log_p)
+    mgf = law.used[0] * _log_mgf(bulk, both, np.arange(1), (law.centred, law.centred))
+    (below, above), chernoff = _chernoff_edge(mgf.reshape(2, -1), tilts, law.log_mass)
+    # (Moments are from the cut on: those of the largest loss are to be within a double's range.)
+    gentle = _LARGEST_EXPONENT / (law.highest[0] - jnp.where(apart.some, apart.cut, 0.0))
+    above = jnp.where(gentle < chernoff[1], jnp.maximum(above, -1.5 * law.log_mass / gentle), above)
+    chernoff = chernoff.at[1].min(gentle)
+    ends = jnp.stack([apart.cut - below, law.highest[0] + above]) + law.mean
+    unit = 0.25 * law.deviation
+    ends = unit * jnp.stack([jnp.floor(ends[0] / unit), jnp.ceil(ends[1] / unit)])
+    found = _Window(ends, chernoff, deviation, cut, rare)
+    return jax.tree.map(lambda a, b: jnp.where(apart.some, a, b), found, window)
+
+
 class _Blocks(NamedTuple):
     """Per term: inner^outer * rest steps, in a single stage or two, and the cut of rare losses.
 
@@ -203,15 +225,15 @@ class _Blocks(NamedTuple):
     anchor: jax.Array
 
 
-def _blocks(law: TiltedLaw, window: _Window, size: int) -> _Blocks:
+def _blocks(law: TiltedLaw, window: _Window, size: int, one: jax.Array) -> _Blocks:
     log_p, mean = law.log_p, law.m.mean
     low, high = window.ends
     whole = jnp.round(law.used)
-    single = (high - low) / size < window.bulk / _BULK_POINTS
+    single = ((high - low) / size < window.bulk / _BULK_POINTS) & ~one
     jumps = law.used * jnp.sum(jnp.where(window.rare, jnp.exp(log_p), 0.0), axis=-1)
     few = (whole <= _FEW_STEPS) & (jumps > _FEW_JUMPS[0]) & (jumps < _FEW_JUMPS[1])
     root = jnp.maximum(jnp.floor(jnp.sqrt(whole)), _LEAST_BLOCK)
-    inner = jnp.where(single | few | (whole < 2.0 * _LEAST_BLOCK), whole, root)
+    inner = jnp.where(single | few | one | (whole < 2.0 * _LEAST_BLOCK), whole, root)
     cut = jnp.where(single, jnp.inf, window.cut)
     outer = jnp.maximum(jnp.floor(whole / inner), 1.0)
     rest = whole - inner * outer
@@ -234,6 +256,7 @@ def _step_plan(
     blocks: _Blocks,
     value: jax.Array,
     size: int,
+    apart: Apart,
 ) -> StepPlan:
     """That of the i-th term; `value` is the log mgf of an inner block at tilts of both signs."""
     bulk, unit, centre = window.bulk[i], blocks.unit[i], blocks.centre[i]
@@ -261,6 +284,7 @@ def _step_plan(
         (law.lowest[i], law.highest[i]),
         jnp.where(fine, even, 0.0),
         begins(term, given.log_p[i], given.loss[i], cell),
+        apart,
     )
 
 
@@ -268,8 +292,12 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     """Choose for a given epsilon, or for a given log delta (one of them None)."""
     epsilon, log_delta, given = lax.stop_gradient((epsilon, log_delta, _saddle.coarse_atoms(terms)))
     law = tilted(terms, given, epsilon, log_delta, size)
-    window = _window(law)
-    blocks = _blocks(law, window, size)
+    window, apart = _window(law), nothing_apart()
+    if len(terms) == 1 and isinstance(terms[0], Term):
+        log_answer = law.log_value + jnp.sum(given.count * law.m.log_norm) - law.theta * law.centre
+        law, apart = one_apart(law, given, log_answer if log_delta is None else log_delta)
+        window = _window_apart(law, window, apart)
+    blocks = _blocks(law, window, size, apart.some)
     numbers = [t.number if isinstance(t, Family) else 1 for t in terms]
     places = np.cumsum([0, *numbers])[:-1]
     rows = places[[not isinstance(t, Family) for t in terms]]
@@ -286,5 +314,5 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
             ends = law.lowest[part], law.highest[part]
             steps.append(FamilyPlan(blocks.centre[part], blocks.anchor[part], ends))
         else:
-            steps.append(_step_plan(term, i, given, law, window, blocks, values[i], size))
+            steps.append(_step_plan(term, i, given, law, window, blocks, values[i], size, apart))
     return Plan(law.theta, law.centre, law.margin, window.ends, window.chernoff, tuple(steps))

@@ -75,12 +75,12 @@ def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     total *= 1.0 + side * _allowances.tilted_sums(law.weights.shape[0])
     total += side * left_out(law, epsilon, side)
     if side > 0:  # whatever the window: a law of mass 1, and the kernel below its supremum
-        total = jnp.minimum(total, jnp.exp(log_price(law.theta)))
+        total = jnp.minimum(total, jnp.exp(log_price(law.theta)) * (1.0 + law.stray))
     finite = _prefactor(law, epsilon, side) + log_positive(total)
     if side > 0:
-        return _or_nan(
-            law, jnp.minimum(log_add(finite, law.log_tau) + 64.0 * _allowances.UNIT, 0.0)
-        )
+        value = log_add(finite, law.log_tau) + 64.0 * _allowances.UNIT
+        known = epsilon >= law.least - law.shift
+        return _or_nan(law, jnp.where(known, jnp.minimum(value, 0.0), 0.0))
     return _or_nan(law, log_add(finite, law.log_tau)) - 64.0 * _allowances.UNIT
 
 
@@ -148,7 +148,9 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     share = jnp.clip(2.0 * gap / (slope + gap + root), 0.0, -jnp.expm1(-h))
     met_at = law.start + h * k + ahead + jnp.log1p(-share) + side * law.shift
     met_at = _or_nan(law, jnp.where(reachable, met_at, side * jnp.inf))
-    return jnp.minimum(met_at, _chernoff_epsilon(law, log_delta)) if side > 0 else met_at
+    if side < 0:
+        return met_at
+    return jnp.maximum(jnp.minimum(met_at, _chernoff_epsilon(law, log_delta)), law.least)
 
 
 def _chernoff_epsilon(law: Composed, log_delta: jax.Array) -> jax.Array:
@@ -156,7 +158,8 @@ def _chernoff_epsilon(law: Composed, log_delta: jax.Array) -> jax.Array:
     target = _log_sub(log_delta, law.log_tau + 2.0**-48)
     some = (target > -jnp.inf) & (law.theta > 0.0) & jnp.isfinite(law.log_scale)
     theta = jnp.where(some, law.theta, 1.0)
-    exponent = jnp.where(some, law.log_scale + log_price(theta) - target, 0.0)
+    exponent = law.log_scale + log_price(theta) + jnp.log1p(law.stray) - target
+    exponent = jnp.where(some, exponent, 0.0)
     slack = 2.0**-48 * (4.0 + jnp.abs(law.log_scale) + jnp.abs(target) + jnp.abs(exponent))
     epsilon = (exponent + slack) / theta * (1.0 + 2.0**-50) + law.shift
     return jnp.where(some, epsilon, jnp.inf)

@@ -278,10 +278,10 @@ def _one_cut(
         """Delta of one such loss beside the rest, which is about normal where it lies."""
         soft = jnp.maximum(_SOFT * zero.deviation, 1e-12)
         gap = atoms.loss - (at - zero.mean)
-        beyond = jnp.maximum(gap, 0.0) + soft * jnp.log1p(jnp.exp(-jnp.abs(gap) / soft))
-        lack = jnp.minimum(gap, 0.0) / zero.deviation
-        short = log_tail(-lack / zero.deviation, zero.deviation) - 0.5 * lack**2
-        met = jnp.where(gap < 0.0, jnp.exp(short), 1.0 - jnp.exp(-beyond))
+        gap_above = jnp.maximum(gap, 0.0)
+        beyond = gap_above + soft * jnp.log1p(jnp.exp(-gap_above / soft))
+        lack = (jnp.minimum(gap, 0.0) / zero.deviation) ** 2
+        met = jnp.exp(-0.5 * lack) / (1.0 + lack) * (1.0 - jnp.exp(-beyond))
         return jnp.sum(rate * met) + pairs
 
     if epsilon is not None:

@@ -14,7 +14,7 @@ from jax import lax
 
 from jaxdp._law import _allowances
 
-_LOG_ZERO = -1e6
+_LOG_ZERO, _UNDERFLOW = -1e6, 1e-290
 _ROUNDED = -25.0  # log of what the transform of a probability is known to, with room
 # In powers of x^2, the highest first; cut off at 2e-18 for |x| <= pi / 4.
 _COS = np.array([(-1.0) ** k / math.factorial(2 * k) for k in range(8, -1, -1)])
@@ -81,13 +81,15 @@ def _continuous(magnitude: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.
     """The angle that is continuous from frequency 0 on, and how many places are taken off it.
 
     Followed while z can be told from rounding. Real powers have no waves then if the angle ends
-    where it began: its turns up to the last frequency are those of so many places.
+    where it began: its turns up to the last frequency are those of so many places. (Where it cannot
+    be followed so far, those of the mean: what is left is small where z is not.)
     """
     turns = jnp.round((angle - jnp.concatenate([angle[:1], angle[:-1]])) / (2.0 * np.pi))
     lost = (magnitude < _ROUNDED).astype(jnp.float64)
     turns, lost = lax.stop_gradient(lax.cumsum(jnp.stack([turns, lost]), axis=1))
     angle = angle - jnp.where(lost > 0.0, 0.0, 2.0 * np.pi * turns)
-    places = lax.stop_gradient(jnp.where(lost[-1] > 0.0, 0.0, jnp.round(angle[-1] / np.pi)))
+    ends = jnp.where(lost[-1] > 0.0, angle[1] * (angle.size - 1.0), angle[-1])
+    places = lax.stop_gradient(jnp.round(ends / np.pi))
     return angle - places * np.linspace(0.0, np.pi, angle.size), places
 
 
@@ -229,6 +231,7 @@ class Frame(NamedTuple):
         tilts = self.tilts
         # (Beyond the range of a double Chernoff's bound is given up: infinite.)
         terms = jnp.where(weights > 0.0, weights * jnp.exp(tilts[:, None] * places), 0.0)
-        moments = lax.stop_gradient(jnp.sum(terms, axis=-1))
-        real = jnp.concatenate([jnp.sum(weights)[None], moments])
+        total = jnp.sum(weights)
+        moments = lax.stop_gradient(jnp.sum(terms, axis=-1) + _UNDERFLOW * total)
+        real = jnp.concatenate([total[None], moments])
         return Symbol(jnp.fft.rfft(cyclic), real)

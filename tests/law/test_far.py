@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import jaxdp
-from jaxdp._law import _parts
+from jaxdp._law import _jumps
 from jaxdp._law._discretise import lower
 from jaxdp._law._grid import ladder
 from jaxdp._law._terms import Term
@@ -73,7 +73,7 @@ def test_a_coarser_lattice_below_holds_what_is_far():
     size, spacing, theta = 8192, 0.25, 0.03
     place = np.array([5.0, 200.25, 3000.5, 4000.0, 8000.75])
     weights = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
-    coarsen = jax.jit(lambda w, x: _parts.coarsen(w, x, spacing, jnp.float64(theta), -1, size))
+    coarsen = jax.jit(lambda w, x: _jumps.coarsen(w, x, spacing, jnp.float64(theta), -1, size))
     found = coarsen(weights, place)
     found, points = np.asarray(found), np.arange(size)
     assert found[5] == pytest.approx(0.1)

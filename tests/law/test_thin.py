@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdp
-from jaxdp._law import _begins, _compose, _discretise, _parts, _plan, _query
+from jaxdp._law import _begins, _compose, _discretise, _jumps, _plan, _query
 from jaxdp._law._grid import Lattice, align, even_rungs
 from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import Frame
@@ -75,7 +75,9 @@ def test_jumps_beside_a_bulk_far_from_zero():
     chernoff = jnp.array([100.0, 100.0])
     for side in (1, -1):
         frame = Frame(jnp.float64(3e-6), chernoff, jnp.float64(theta), side, size)
-        jumps = _parts._jumps(one, rare, jnp.asarray(True), frame)
+        jumps = _jumps.jumps_of(
+            one, rare, jnp.asarray(True), jnp.asarray(False), jnp.float64(0.0), frame
+        )
         mass = float(jumps.own.real[0] * jnp.exp(jumps.log_mass))
         assert side * mass >= side * 5e-3 * (1.0 - 1e-12)
         assert mass == pytest.approx(5e-3, rel=1e-2)
