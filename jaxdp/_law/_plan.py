@@ -157,19 +157,23 @@ class _Window(NamedTuple):
     rare: jax.Array
 
 
-def _window(law: TiltedLaw) -> _Window:
+def _window(law: TiltedLaw, apart: Apart) -> _Window:
+    """The window; where one loss is apart, from the cut for it to the largest that is kept."""
     count, mean, deviation, centre = law.atoms.count, law.mean, law.deviation, law.centre
     base = jnp.asarray(_CHERNOFF_TILTS)
     each = jnp.ones((count.shape[0], 1))
     tilts = base / deviation
     both = jnp.concatenate([-tilts, tilts])
     bulk, cut = _bulk(jnp.exp(law.log_p), law.centred, law.m.mean)
+    bulk = jnp.where(apart.some, deviation / jnp.sqrt(law.used), bulk)
+    cut = jnp.where(apart.some, jnp.minimum(BULK * bulk, apart.cut), cut)
     rare = jnp.abs(law.centred) >= cut[:, None]
     # (`_parts` puts a rare loss beside a whole bulk, not instead of it: few steps feel that.)
     every = np.arange(count.shape[0])
-    apart = jnp.where(jnp.stack([rare, ~rare]), -jnp.inf, law.log_p)
-    most, some = _log_mgf(apart, each * both, every, (law.centred, law.reaching))
-    total = jnp.sum(count[:, None] * (most + jnp.logaddexp(some, 0.0)), axis=0)
+    split = jnp.where(jnp.stack([rare, ~rare]), -jnp.inf, law.log_p)
+    most, some = _log_mgf(split, each * both, every, (law.centred, law.reaching))
+    beside = jnp.where(apart.some, 0.0, jnp.logaddexp(some, 0.0))
+    total = jnp.sum(count[:, None] * (most + beside), axis=0)
     # Below, and above: what lies a window's width beyond epsilon wraps around to beyond it.
     (below, above), chernoff = _chernoff_edge(
         jnp.stack([total[: base.size], total[base.size :]]), tilts, law.log_mass
@@ -181,30 +185,16 @@ def _window(law: TiltedLaw) -> _Window:
     high = jnp.maximum(
         jnp.maximum(high, low + 8.0 * deviation), low + mean + above - centre + law.margin
     )
+    # (Of one apart, moments are from the cut on: a double is to hold that of the largest loss.)
+    first, last = jnp.where(apart.some, apart.cut, 0.0), law.highest[0]
+    gentle = jnp.where(apart.some, _LARGEST_EXPONENT / (last - first), jnp.inf)
+    far = jnp.where(gentle < chernoff[1], -1.5 * law.log_mass / gentle, above)
+    low = jnp.where(apart.some, first + mean - below, low)
+    high = jnp.where(apart.some, last + mean + jnp.maximum(above, far), high)
+    chernoff = chernoff.at[1].min(gentle)
     unit = 0.25 * deviation
     ends = unit * jnp.stack([jnp.floor(low / unit), jnp.ceil(high / unit)])
     return _Window(ends, chernoff, bulk, cut, rare)
-
-
-def _window_apart(law: TiltedLaw, window: _Window, apart: Apart) -> _Window:
-    """The window where one loss beyond the cut is apart: from there to the largest that is kept."""
-    deviation = law.deviation[None] / jnp.sqrt(law.used)
-    cut = jnp.minimum(BULK * deviation, apart.cut)
-    rare = jnp.abs(law.centred) > cut
-    tilts = jnp.asarray(_CHERNOFF_TILTS) / law.deviation
-    both = jnp.concatenate([-tilts, tilts])[None]
-    bulk = jnp.where(rare, -jnp.inf, law.log_p)
-    mgf = law.used[0] * _log_mgf(bulk, both, np.arange(1), (law.centred, law.centred))
-    (below, above), chernoff = _chernoff_edge(mgf.reshape(2, -1), tilts, law.log_mass)
-    # (Moments are from the cut on: those of the largest loss are to be within a double's range.)
-    gentle = _LARGEST_EXPONENT / (law.highest[0] - jnp.where(apart.some, apart.cut, 0.0))
-    above = jnp.where(gentle < chernoff[1], jnp.maximum(above, -1.5 * law.log_mass / gentle), above)
-    chernoff = chernoff.at[1].min(gentle)
-    ends = jnp.stack([apart.cut - below, law.highest[0] + above]) + law.mean
-    unit = 0.25 * law.deviation
-    ends = unit * jnp.stack([jnp.floor(ends[0] / unit), jnp.ceil(ends[1] / unit)])
-    found = _Window(ends, chernoff, deviation, cut, rare)
-    return jax.tree.map(lambda a, b: jnp.where(apart.some, a, b), found, window)
 
 
 class _Blocks(NamedTuple):
@@ -292,11 +282,11 @@ def plan(terms: Terms, epsilon: jax.Array | None, log_delta: jax.Array | None, s
     """Choose for a given epsilon, or for a given log delta (one of them None)."""
     epsilon, log_delta, given = lax.stop_gradient((epsilon, log_delta, _saddle.coarse_atoms(terms)))
     law = tilted(terms, given, epsilon, log_delta, size)
-    window, apart = _window(law), nothing_apart()
+    apart = nothing_apart()
     if len(terms) == 1 and isinstance(terms[0], Term):
         log_answer = law.log_value + jnp.sum(given.count * law.m.log_norm) - law.theta * law.centre
         law, apart = one_apart(law, given, log_answer if log_delta is None else log_delta)
-        window = _window_apart(law, window, apart)
+    window = _window(law, apart)
     blocks = _blocks(law, window, size, apart.some)
     numbers = [t.number if isinstance(t, Family) else 1 for t in terms]
     places = np.cumsum([0, *numbers])[:-1]

@@ -25,10 +25,10 @@ from jaxdp._law._saddle import Atoms, log_price, moments
 
 # The least cut, as a share of epsilon, how far from there to epsilon, in logarithms, others are,
 # and tilts for what is below, about one.
-_LEAST_SHARE, _BETWEEN = 0.02, np.arange(6.0) / 6.0
-_TILTS = np.array([0.7, 0.85, 0.95, 1.05, 1.2])
+_LEAST_SHARE, _BETWEEN = 0.02, np.arange(5.0) / 5.0
+_TILTS = np.array([0.75, 0.9, 1.0, 1.15])
 _FALL = 1.25  # to so many epsilons, a tail shows how fast it falls
-_LESS = 0.8 ** np.arange(12.0)
+_LESS = 0.7 ** np.arange(7.0)
 _NOTHING, _LITTLE = 5.0, 6.0  # -log of shares of delta that count as that
 _NOISE = 12.0  # of what could be at the tilt, delta's share is too near rounding: its -log
 # Losses beyond so many deviations of the rest count as rare and large.

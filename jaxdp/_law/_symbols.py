@@ -16,6 +16,7 @@ from jaxdp._law import _allowances
 
 _LOG_ZERO, _UNDERFLOW = -1e6, 1e-290
 _ROUNDED = -25.0  # log of what the transform of a probability is known to, with room
+_LOST = 2.0**40
 # In powers of x^2, the highest first; cut off at 2e-18 for |x| <= pi / 4.
 _COS = np.array([(-1.0) ** k / math.factorial(2 * k) for k in range(8, -1, -1)])
 _SIN = np.array([(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, -1, -1)])
@@ -85,10 +86,11 @@ def _continuous(magnitude: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.
     be followed so far, those of the mean: what is left is small where z is not.)
     """
     turns = jnp.round((angle - jnp.concatenate([angle[:1], angle[:-1]])) / (2.0 * np.pi))
-    lost = (magnitude < _ROUNDED).astype(jnp.float64)
-    turns, lost = lax.stop_gradient(lax.cumsum(jnp.stack([turns, lost]), axis=1))
-    angle = angle - jnp.where(lost > 0.0, 0.0, 2.0 * np.pi * turns)
-    ends = jnp.where(lost[-1] > 0.0, angle[1] * (angle.size - 1.0), angle[-1])
+    # (One running sum: of the turns, and far above them of where z is lost.)
+    seen = lax.cumsum(lax.stop_gradient(jnp.where(magnitude < _ROUNDED, _LOST, turns)))
+    lost = seen > 0.5 * _LOST
+    angle = angle - jnp.where(lost, 0.0, 2.0 * np.pi * seen)
+    ends = jnp.where(lost[-1], angle[1] * (angle.size - 1.0), angle[-1])
     places = lax.stop_gradient(jnp.round(ends / np.pi))
     return angle - places * np.linspace(0.0, np.pi, angle.size), places
 
