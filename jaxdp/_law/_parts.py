@@ -43,11 +43,13 @@ from jaxdp._law._plan import StepPlan
 from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import (
     Frame,
+    Logs,
     Power,
     Symbol,
     count_up,
     factors,
     log_mgf_of,
+    logs_of,
     outside,
     power,
     raised,
@@ -108,7 +110,7 @@ class _Fine(NamedTuple):
     Those at the Chernoff tilts of its own window, and at those of the composition.
     """
 
-    wave: jax.Array
+    logs: Logs
     lattice: Lattice
     log_norm: jax.Array
     log_mgf: jax.Array
@@ -138,7 +140,7 @@ def _fold(
     """
     size, h = frame.size, fine.lattice.spacing
     low = step.window[0] + fold * (step.centre - fine.lattice.centre)
-    wave, moved = power(fine.wave, fold)
+    wave, moved = power(fine.logs, fold)
     first = jnp.floor(low / h - moved) - 2.0
     ordered = jnp.fft.irfft(wave, size)[wrap(count_up(size) + first, size)]
     ordered, lost = without_noise(ordered, rounding_mass(factors(fold), wave, size))
@@ -192,7 +194,7 @@ def parts(
     log_mgf += _allowances.pairwise_sums(size)
     composed += _allowances.pairwise_sums(size)
     log_norm = one.log_norm + jnp.log(bulk)
-    fine = _Fine(jnp.fft.rfft(cyclic), one.lattice, log_norm, log_mgf, composed, one.end)
+    fine = _Fine(logs_of(jnp.fft.rfft(cyclic)), one.lattice, log_norm, log_mgf, composed, one.end)
     few = (step.outer <= 1.0) & (step.rest <= 0.0)
     about = jnp.where(apart, jnp.floor(step.apart.cut / frame.spacing), 0.0)
     own, beside, from_d, log_mass = jumps_of(one, rare, few, apart, about, frame)

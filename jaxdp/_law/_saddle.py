@@ -48,8 +48,8 @@ _PRECISION = np.log(_LARGEST_TILT / 1e-5) / 2**_BISECTIONS  # of a tilt's log, o
 # log of how many losses are to be expected beyond a cut: more than log delta, and times log delta.
 _SMALL_LEVELS = np.array([-np.inf, -14.0, -7.0, -3.0])
 _LARGE_LEVELS = np.array([0.85, 0.7, 0.55])
-# A normal law's smoothing of a kink, by that of a logistic one of so many deviations.
-_SOFT = 0.6
+# A normal law's smoothing of a kink: twice the mean of what is beyond it, in deviations.
+_SOFT = 0.8
 _JUMP_RANGE, _JUMP_QUARTERINGS = (1e-10, 1e3), 6
 
 
@@ -278,9 +278,8 @@ def _one_cut(
         """Delta of one such loss beside the rest, which is about normal where it lies."""
         soft = jnp.maximum(_SOFT * zero.deviation, 1e-12)
         gap = atoms.loss - (at - zero.mean)
-        gap_above = jnp.maximum(gap, 0.0)
-        beyond = gap_above + soft * jnp.log1p(jnp.exp(-gap_above / soft))
-        lack = (jnp.minimum(gap, 0.0) / zero.deviation) ** 2
+        over, lack = jnp.maximum(gap, 0.0), (jnp.minimum(gap, 0.0) / zero.deviation) ** 2
+        beyond = 0.5 * (over + jnp.sqrt(over * over + soft * soft))
         met = jnp.exp(-0.5 * lack) / (1.0 + lack) * (1.0 - jnp.exp(-beyond))
         return jnp.sum(rate * met) + pairs
 

@@ -95,30 +95,36 @@ def _continuous(magnitude: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.
     return angle - places * np.linspace(0.0, np.pi, angle.size), places
 
 
-def log_power(
-    magnitude: jax.Array, angle: jax.Array, count: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """log z^n, and the places (0 of a whole number) that its origin moves by.
+class Logs(NamedTuple):
+    """log z: log magnitude, angle, and the continuous one (with what is taken off it)."""
+
+    magnitude: jax.Array
+    angle: jax.Array
+    smooth: jax.Array
+    places: jax.Array
+
+
+def logs_of(spectrum: jax.Array) -> Logs:
+    """What the powers of z need."""
+    magnitude, angle = log_of(spectrum)
+    return Logs(magnitude, angle, *_continuous(magnitude, angle))
+
+
+def power(z: Logs, count: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """z^n, and the places (0 for a whole number) that its origin moves by.
 
     Of the nearest whole number n by the principal logarithm, and what is left by the one that is
-    continuous, about the place where it has no waves.
+    continuous, about the place where it has no waves. 0 to 0, without a singular gradient.
     """
     whole = lax.stop_gradient(jnp.round(count))
     part = count - whole
-    smooth, places = _continuous(magnitude, angle)
-    return count * magnitude, whole * angle + part * smooth, -part * places
-
-
-def power(spectrum: jax.Array, count: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """z^n, 0 to 0 without a singular gradient, and the places (see `log_power`)."""
-    magnitude, angle, moved = log_power(*log_of(spectrum), count)
-    return from_log(magnitude, angle), moved
+    return from_log(count * z.magnitude, whole * z.angle + part * z.smooth), -part * z.places
 
 
 class Power(NamedTuple):
     """A power of a symbol, its mass apart: e^log_total times the symbol of a probability.
 
-    Its places are counted from `moved` of them (see `log_power`).
+    Its places are counted from `moved` of them (see `power`).
     """
 
     wave: jax.Array
@@ -148,7 +154,7 @@ def raised(symbol: Symbol, tilts: jax.Array, count: jax.Array | None = None) -> 
         return Power(wave, log_mgf, log_total)
     some = count > 0.0  # a moment may be infinite
     log_mgf = jnp.where(some, count * jnp.where(some, log_mgf, 0.0), 0.0)
-    wave, moved = power(wave, count)
+    wave, moved = power(logs_of(wave), count)
     return Power(wave, log_mgf - tilts * moved, count * log_total, moved)
 
 
