@@ -30,7 +30,8 @@ _TILTS = np.array([0.75, 0.9, 1.0, 1.15])
 _FALL = 1.25  # to so many epsilons, a tail shows how fast it falls
 _LESS = 0.7 ** np.arange(7.0)
 _NOTHING, _LITTLE = 5.0, 6.0  # -log of shares of delta that count as that
-_NOISE = 12.0  # of what could be at the tilt, delta's share is too near rounding: its -log
+# -log of delta's share of what could be at the tilt, where it comes near rounding, and is nearer.
+_NOISE, _HARD = 12.0, 15.5
 # Losses beyond so many deviations of the rest count as rare and large.
 BULK = 60.0
 _LOG_MASS = -22.0  # of what a window may leave out
@@ -122,7 +123,8 @@ def one_apart(law: TiltedLaw, given: Atoms, log_answer: jax.Array) -> tuple[Tilt
     lost += 2.0 * jnp.log(n) + of_both.log_norm[1] - theta * law.centre + log_price(theta)
     # Epsilon is known to what delta is known to: so far below it is the first still to hold.
     margin = jnp.minimum(jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation), law.margin)
-    some &= lost < log_answer - _LITTLE
+    # (More of it may go where less of delta is above the rounding of all together.)
+    some &= lost < log_answer - _LITTLE + jnp.clip(-seen - _HARD, 0.0, _LITTLE)
     apart = law._replace(
         atoms=given._replace(log_p=held[None]),
         theta=theta,
