@@ -48,7 +48,9 @@ class Apart(NamedTuple):
     cut: jax.Array
 
 
-def _cut(law: TiltedLaw, given: Atoms, log_answer: jax.Array) -> tuple[jax.Array, ...]:
+def _cut(
+    law: TiltedLaw, given: Atoms, above: jax.Array, log_answer: jax.Array
+) -> tuple[jax.Array, ...]:
     """The largest cut at which none is next to nothing, the tilt for that, and if two are as well.
 
     (The tilted law of the one is largest at the cut, where that is far below epsilon.)
@@ -57,7 +59,7 @@ def _cut(law: TiltedLaw, given: Atoms, log_answer: jax.Array) -> tuple[jax.Array
     loss, log_p, edges = given.loss[0], given.log_p[0], given.edges[0]
     nothing = log_answer - _NOTHING
     enough = 0.5 * (nothing + np.log(2.0)) - jnp.log(n)
-    rare = _saddle.above(given)[0, 1:] <= jnp.exp(jnp.maximum(enough, -700.0))
+    rare = above[1:] <= jnp.exp(jnp.maximum(enough, -700.0))
     least = jnp.min(jnp.where(rare & (edges > 0.0), edges, jnp.inf))
     least = jnp.clip(least, _LEAST_SHARE * epsilon, epsilon)
     cuts = least * (epsilon / least) ** jnp.asarray(_BETWEEN)
@@ -84,12 +86,13 @@ def _cut(law: TiltedLaw, given: Atoms, log_answer: jax.Array) -> tuple[jax.Array
 def one_apart(law: TiltedLaw, given: Atoms, log_answer: jax.Array) -> tuple[TiltedLaw, Apart]:
     """The law at the tilt for one loss beyond the cut, where there is need, else as it is."""
     n = law.used[0]
-    cut, tilt, good = _cut(law, given, log_answer)
+    above = _saddle.above(given)[0]
+    cut, tilt, good = _cut(law, given, above, log_answer)
     seen = law.log_value - log_price(law.theta)
     some = good & (seen < -_NOISE) & (law.centre > 0.0) & (n >= 2.0)
     # What is so large that P hardly sees it goes to infinity.
     allowed = np.log(law.tolerated) + log_answer - jnp.log(n)
-    keep = _saddle.above(given)[0] > jnp.exp(jnp.maximum(allowed, -700.0))
+    keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
     highest = jnp.max(jnp.where(keep[:-1], given.edges[0], given.edges[0, 0]))
     some &= highest > law.centre
     loss = given.loss[0]
@@ -98,7 +101,7 @@ def one_apart(law: TiltedLaw, given: Atoms, log_answer: jax.Array) -> tuple[Tilt
     both = jnp.stack([jnp.where(beyond, -jnp.inf, held), jnp.where(beyond, held, -jnp.inf)])
     losses, edges = (jnp.broadcast_to(x, (2, x.shape[-1])) for x in (given.loss, given.edges))
     # The tilt that makes the tail level about epsilon, or less, if its end would have most then.
-    tail = jnp.log(_saddle.above(given)[0, 1:])
+    tail = jnp.log(above[1:])
     until = given.edges[0] <= _FALL * law.centre
     first = jnp.min(jnp.where(given.edges[0] >= law.centre, given.edges[0], jnp.inf))
     last = jnp.max(jnp.where(until, given.edges[0], -jnp.inf))
