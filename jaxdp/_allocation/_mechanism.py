@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from jaxdp import _checks
-from jaxdp._allocation import _inverse, _series
+from jaxdp._allocation import _between, _inverse, _series
 from jaxdp._mechanisms import Average, Direction, Mechanism, mechanism, require_mechanism
 from jaxdp._mechanisms._base import Term
 from jaxdp._mechanisms._combinators import Composition
@@ -100,7 +100,7 @@ class Block(Average):
         return jnp.where(known, log_m + p * log_mean, jnp.inf)
 
     def _remove_rate(self, log_moments: jax.Array, s: jax.Array) -> jax.Array:
-        """k(s), s >= 1: the logarithm of the moment interpolated, or the bound of one step.
+        """k(s), s >= 1: by the moments around it (`_between`), or the bound of one step.
 
         At an integer the slope in s is the one to the right, and that to the left where no more
         moments are known.
@@ -114,11 +114,13 @@ class Block(Average):
         ends = known[index] & known[index + 1] & (s <= top)
         left, right = (jnp.where(ends, log_moments[i], 0.0) for i in (index, index + 1))
         share = s - index.astype(jnp.float64)
-        first = index == 1  # log E X^s <= (s - 1) log E X^2, whatever s - 1: no division by it
+        lack = _between.lack(log_moments, index, jnp.where(ends, share, 0.0), self.num_steps)
+        rise = right - left - jnp.where(ends, lack, 0.0)
+        first = index == 1  # log E X^s is (s - 1) times that, whatever s - 1: no division by it
         rate = jnp.where(
             first,
-            right / jnp.where(first, s, 2.0),
-            (left + share * (right - left)) / jnp.where(first, 2.0, s * (s - 1.0)),
+            (left + rise) / jnp.where(first, s, 2.0),
+            (left + share * rise) / jnp.where(first, 2.0, s * (s - 1.0)),
         )
         base = self._base_rate()(s)
         return jnp.where(ends & (rate < base), rate, base)
