@@ -77,3 +77,21 @@ def lack(log_moments: jax.Array, index: jax.Array, share: jax.Array, t: jax.Arra
     subtracted = (right * _gap(left, share) - left * _gap(right, share)) / (right - left)
     subtracted = jnp.where(some, _SHARE * subtracted, 0.0)
     return subtracted * relative_log1p(-jnp.minimum(share * subtracted, 0.9))
+
+
+def inverse(log_second: jax.Array, least: jax.Array, b: jax.Array) -> jax.Array:
+    """At least log E[A^-b]/(b (b + 1)), for E A = 1, log E A^2 = log_second and A >= e^least.
+
+    The parabola that meets x^-b at the least A and touches it at a point y is above it from there
+    on, as the third derivative is negative: the two values that have these two moments,
+    y = 1 + v/(1 - a), are the worst. (Powers -b, 0, 1, 2 and three zeros: the sign of x^2 is
+    positive, and v may be rounded up; a smaller a allows more laws.)
+    """
+    some = (least > -_LARGEST) & (least < 0.0) & (log_second < _LARGEST)
+    low = jnp.expm1(jnp.where(some, least * (1.0 + 2.0**-40), -1.0))
+    v = jnp.expm1(jnp.where(some, log_second, 1.0)) * (1.0 + 2.0**-36)
+    high = v / -low
+    at_low = high / (high - low)
+    per_b = at_low * _gap(low, -b) + (1.0 - at_low) * _gap(high, -b)
+    rate = per_b * relative_log1p(b * per_b) / (1.0 + b)
+    return jnp.where(some & jnp.isfinite(rate), rate * (1.0 + 2.0**-36), jnp.inf)

@@ -128,12 +128,23 @@ class Block(Average):
     def _add_rate(self, s: jax.Array) -> jax.Array:
         step = single(canonical_terms(self.mechanism))
         base = self._base_rate()
-        averaged = _inverse.add_rate(step, base, self.num_steps, s)
+        averaged = jnp.minimum(
+            _inverse.add_rate(step, base, self.num_steps, s), self._from_variance(base, s)
+        )
         if step is not None and not step._may_fail():
             return averaged
         log_failure = self.mechanism._log_failure("add")
         failing = _inverse.failing_add_rate(log_failure, base, self.num_steps, s)
         return jnp.where(log_failure > -jnp.inf, failing, averaged)
+
+    def _from_variance(self, base: Callable[[jax.Array], jax.Array], s: jax.Array) -> jax.Array:
+        """A bound on the rate at s <= 0 by the variance, where X is bounded away from 0."""
+        if self._may_fail():
+            return jnp.full_like(s, jnp.inf)
+        low, _ = self.mechanism._loss_range()
+        log_second = log1p(jnp.expm1(2.0 * base(jnp.full_like(s, 2.0))) / self.num_steps)
+        bound = _between.inverse(log_second, low, jnp.where(s <= 0.0, -s, 0.0))
+        return jnp.where(jnp.isnan(bound), jnp.inf, bound)
 
     def _interpolated_add_rate(self) -> Callable[[jax.Array], jax.Array]:
         """An upper bound: log E A^-b, A > 0, is convex in b, <= 0 at b = 0: below its chords."""

@@ -186,12 +186,15 @@ def tilted(
     log_p = atoms.log_p + theta * atoms.loss - m.log_norm[:, None]
     centred = atoms.loss - m.mean[:, None]
     # Losses so small that the tilted law hardly sees them are cut: the windows need not hold them.
-    # (The law above keeps the P-mass of what it cuts below, at the edge.)
+    # (The law above keeps the P-mass of what it cuts below, at the edge: Chernoff's tilts see it.)
     below = jnp.cumsum(jnp.exp(atoms.log_p), axis=-1)[:, :-1]
     moved = jnp.log(below) + theta * edges - m.log_norm[:, None]
     keep_below = moved > log_mass - jnp.log(used)[:, None] - 25.0
     lowest = jnp.max(jnp.where(keep_below, -jnp.inf, edges), axis=-1)
+    at_edge = jnp.pad(~keep_below & (edges == lowest[:, None]), ((0, 0), (0, 1)))
     log_p = jnp.where(atoms.loss >= lowest[:, None], log_p, -jnp.inf)
+    log_p = jnp.where(at_edge, jnp.pad(moved, ((0, 0), (0, 1))), log_p)
+    centred = jnp.where(at_edge, lowest[:, None] - m.mean[:, None], centred)
     # At large tilts it matters where the last cell ends, or the support in it.
     held = log_p > -jnp.inf
     last = held[:, :-1] & ~held[:, 1:]

@@ -301,3 +301,26 @@ def test_slopes_between_integers():
             steps = 1e-5 * x[:, None] * jnp.eye(3)
             ahead, back = jax.vmap(of)(x + steps), jax.vmap(of)(x - steps)
             np.testing.assert_allclose(slope, (ahead - back) / (2e-5 * x), rtol=1e-6)
+
+
+def test_added_moments_of_bounded_ratios():
+    """Breaks when averaging is not counted in the add direction (a factor of t), or too much is."""
+    rng = np.random.default_rng(5)
+    epsilon, q = np.exp(rng.uniform(-9, 1, 40)), np.exp(rng.uniform(-7, 0, 40))
+    t, alpha = rng.integers(2, 30, 40).astype(float), 1 + np.exp(rng.uniform(-6, 3, 40))
+    got = _renyi(
+        jaxdp.PoissonSampled(jaxdp.RandomizedResponse(epsilon), q), t, alpha, direction="add"
+    )
+    with mp.workdps(60):
+        for i, value in enumerate(got):
+            e, rate, n = mp.e ** mp.mpf(epsilon[i]), mp.mpf(q[i]), int(t[i])
+            high, low, p = 1 - rate + rate * e, 1 - rate + rate / e, 1 / (1 + e)
+            moment = mp.fsum(
+                mp.binomial(n, k)
+                * p**k
+                * (1 - p) ** (n - k)
+                * ((k * high + (n - k) * low) / n) ** (1 - mp.mpf(alpha[i]))
+                for k in range(n + 1)
+            )
+            ratio = float(value / (mp.log(moment) / (mp.mpf(alpha[i]) - 1)))
+            assert 1.0 - 1e-15 <= ratio <= 1.0 + 1e-9 + 4 * rate * epsilon[i] * max(1, alpha[i])
