@@ -4,16 +4,18 @@
 
 Every kind is one batch of settings, log-uniform in each parameter. An answer is good if it is
 finite, ordered, narrow (`WIDTH`) and, for a calibration, solved, certified by its user's own check
-and not more than 1 % above the least noise. Tasks without a meaningful answer are not drawn. Prints
-a Markdown table, a row for each kind, and one example of every class of answer that is not good.
+and not more than 1 % above the least noise. Tasks without a meaningful answer are not drawn. Where
+removing and adding a record differ, each is asked for, too: of both, the smaller one is not seen.
+Prints a Markdown table, a row for each kind, and one example of every class that is not good.
 """
 
 import argparse
 import collections
+import functools
 import pathlib
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -21,6 +23,7 @@ import numpy as np
 import calibrate
 import jaxdp
 
+Direction = Literal["remove", "add", "both"]
 WIDTH = 1e-2  # of epsilon, or 1e-6 absolutely where epsilon is below 1e-4
 
 
@@ -30,6 +33,7 @@ class Kind(NamedTuple):
     build: Callable[..., jaxdp.Mechanism]
     draw: Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]
     calibrated: bool = False
+    symmetric: bool = False
 
 
 def log_uniform(rng: np.random.Generator, low: float, high: float, n: int) -> np.ndarray:
@@ -110,14 +114,20 @@ KINDS = {
     "allocation, epochs": Kind(
         lambda s, t, e: jaxdp.RandomAllocation(jaxdp.Gaussian(s), t, num_epochs=e), epochs_draw
     ),
-    "laplace": Kind(repeated(jaxdp.Laplace), composed_draw(0.3, 5), True),
-    "randomised response": Kind(responses, composed_draw(0.3, 5), True),
-    "discrete gaussian": Kind(repeated(jaxdp.DiscreteGaussian), composed_draw(0.3, 5, 0.5), True),
+    "laplace": Kind(repeated(jaxdp.Laplace), composed_draw(0.3, 5), True, True),
+    "randomised response": Kind(responses, composed_draw(0.3, 5), True, True),
+    "discrete gaussian": Kind(
+        repeated(jaxdp.DiscreteGaussian), composed_draw(0.3, 5, 0.5), True, True
+    ),
     "discrete gaussian, fine": Kind(
-        lambda s, x, t: jaxdp.Repeated(jaxdp.DiscreteGaussian(s * x, x), t), fine_draw
+        lambda s, x, t: jaxdp.Repeated(jaxdp.DiscreteGaussian(s * x, x), t),
+        fine_draw,
+        symmetric=True,
     ),
     "discrete laplace": Kind(
-        lambda s, t: jaxdp.Repeated(jaxdp.DiscreteLaplace(1.0 / s), t), composed_draw(0.3, 5)
+        lambda s, t: jaxdp.Repeated(jaxdp.DiscreteLaplace(1.0 / s), t),
+        composed_draw(0.3, 5),
+        symmetric=True,
     ),
     "mixed": Kind(mixed, mixed_draw),
 }
@@ -145,11 +155,14 @@ def short(*values: float) -> str:
     return ", ".join(f"{value:.6g}" for value in values)
 
 
-def bounds(kind: Kind, rng: np.random.Generator, n: int):
+def bounds(kind: Kind, rng: np.random.Generator, n: int, direction: Direction = "both"):
     args = kind.draw(rng, n)
     delta = log_uniform(rng, 1e-12, 1e-3, n)
-    (lows, highs), first = timed(lambda: jaxdp.epsilon_bounds(kind.build(*args), delta))
-    _, warm = timed(lambda: jaxdp.epsilon_bounds(kind.build(*args), delta))
+
+    def ask():
+        return jaxdp.epsilon_bounds(kind.build(*args), delta, direction=direction)
+
+    ((lows, highs), first), (_, warm) = timed(ask), timed(ask)
     rows = list(zip(np.asarray(lows), np.asarray(highs), strict=True))
     shown = [
         f"({short(*(a[i] for a in args))}), delta {delta[i]:.3g}: [{short(low, high)}]"
@@ -196,6 +209,10 @@ def main() -> None:
     jax.config.update("jax_enable_x64", True)
     tasks = [("bounds", bounds, name) for name in KINDS]
     tasks += [("calibration", calibration, name) for name, kind in KINDS.items() if kind.calibrated]
+    one_sided = [name for name, kind in KINDS.items() if not kind.symmetric]
+    for direction in ("remove", "add"):
+        ask = functools.partial(bounds, direction=direction)
+        tasks += [(f"bounds, {direction}", ask, name) for name in one_sided]
     lines = ["| task | good | first, s | warm, ms each | others |", "|---|---|---|---|---|"]
     good = total = 0
     examples = []

@@ -40,8 +40,8 @@ class Block(Average):
     """One of `num_steps` steps: X = (X_1 + ... + X_t)/t.
 
     What is known exactly: all moments of integer order up to the largest asked for (`_series`), and
-    the moments of negative order of the laws of `_inverse`. Elsewhere bounds: log E X^s is convex
-    in s, and averaging lowers it below that of one step.
+    the moments of negative order of the laws of `_inverse`. Elsewhere bounds: by a few moments
+    (`_between`), and averaging lowers log E X^s below that of one step.
 
     Attributes:
       needed: 0 for blocks that occur no times, whose moments are not computed then; None for
