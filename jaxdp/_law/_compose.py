@@ -190,7 +190,7 @@ def _log_most(ones: list[OneStep], counts: list[jax.Array], theta: jax.Array) ->
 
     each = [of(one, count) for one, count in zip(ones, counts, strict=True)]
     value = log_add(*each) if len(each) > 1 else each[0]
-    return lax.stop_gradient(value + 2.0**-30 * (1.0 + jnp.abs(value)))
+    return value + lax.stop_gradient(2.0**-30 * (1.0 + jnp.abs(value)))
 
 
 def _some_step_at(top: jax.Array, count: jax.Array) -> jax.Array:

@@ -1,5 +1,7 @@
 """What bounds delta where a window is on another scale than the losses that make it up."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,6 +17,20 @@ def test_total_variation_is_at_most_the_sum(shift, rate, epsilon):
     low, high = np.asarray(jaxdp.delta_bounds(m, 0.0))
     assert own * (1 - 1e-6) <= high <= 1.05 * (own + rate)
     assert low <= own + rate
+
+
+def test_the_cap_has_a_slope():
+    """Breaks when what total variation bounds does not move with the parameters."""
+
+    def of(epsilon):
+        sampled = jaxdp.PoissonSampled(jaxdp.Gaussian(0.0658, 65.0), 1.9e-5)
+        return jaxdp.delta(jaxdp.Composed([sampled, jaxdp.RandomizedResponse(epsilon)]), 0.0)
+
+    with jax.enable_x64(True):
+        x, h = jnp.float64(0.0147), 1e-6
+        slope, change = float(jax.grad(of)(x)), float(of(x + h) - of(x - h)) / (2 * h)
+    assert 0.49 < slope < 0.51
+    assert abs(slope - change) < 1e-3
 
 
 def test_a_delta_beyond_total_variation_needs_no_epsilon():
