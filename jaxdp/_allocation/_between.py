@@ -42,16 +42,21 @@ def _allowed(log_moment: jax.Array, order: jax.Array, log_mean: jax.Array, t: ja
     return slack * jnp.minimum(size, 1.0) + 2.0**-39 * size
 
 
-def _gap(d: jax.Array, share: jax.Array) -> jax.Array:
-    """(1 + beta d - (1 + d)^beta)/beta >= 0, d > -1."""
+def _gap(d: jax.Array, log: jax.Array, share: jax.Array, side: int) -> jax.Array:
+    """(1 + beta d - (1 + d)^beta)/beta >= 0, d > -1, log = log(1 + d), rounded to that side.
+
+    (Far from 0 it is a difference, and little of it is left near beta = 1.)
+    """
     near = jnp.abs(d) < _NEAR
     small = jnp.where(near, d, 0.0)
     series = jnp.zeros_like(d)
     for k in range(_TERMS, 2, -1):
         series = (k - 1.0 - share) / k * small * (1.0 - series)
     series = 0.5 * (1.0 - share) * small * small * (1.0 - series)
-    log = log1p(jnp.where(near, 1.0, d))
-    return jnp.where(near, series, d - log * relative_expm1(share * log))
+    log = jnp.where(near, 1.0, log)
+    product = log * relative_expm1(share * log)
+    rounding = lax.stop_gradient(2.0**-48 * (jnp.abs(d) + jnp.abs(product)))
+    return jnp.where(near, series, jnp.maximum(d - product + side * rounding, 0.0))
 
 
 def lack(log_moments: jax.Array, index: jax.Array, share: jax.Array, t: jax.Array) -> jax.Array:
@@ -74,7 +79,8 @@ def lack(log_moments: jax.Array, index: jax.Array, share: jax.Array, t: jax.Arra
     left = -v / right
     some &= left > -1.0 + 2.0**-20
     left = jnp.where(some, left, -0.5)
-    subtracted = (right * _gap(left, share) - left * _gap(right, share)) / (right - left)
+    at_left, at_right = (_gap(d, log1p(d), share, -1) for d in (left, right))
+    subtracted = (right * at_left - left * at_right) / (right - left)
     subtracted = jnp.where(some, _SHARE * subtracted, 0.0)
     return subtracted * relative_log1p(-jnp.minimum(share * subtracted, 0.9))
 
@@ -88,10 +94,12 @@ def inverse(log_second: jax.Array, least: jax.Array, b: jax.Array) -> jax.Array:
     positive, and v may be rounded up; a smaller a allows more laws.)
     """
     some = (least > -_LARGEST) & (least < 0.0) & (log_second < _LARGEST)
-    low = jnp.expm1(jnp.where(some, least * (1.0 + 2.0**-40), -1.0))
+    log_low = jnp.where(some, least * (1.0 + 2.0**-40), -1.0)
+    low = jnp.expm1(log_low)
     v = jnp.expm1(jnp.where(some, log_second, 1.0)) * (1.0 + 2.0**-36)
     high = v / -low
     at_low = high / (high - low)
-    per_b = at_low * _gap(low, -b) + (1.0 - at_low) * _gap(high, -b)
+    at_ends = _gap(low, log_low, -b, 1), _gap(high, log1p(high), -b, 1)
+    per_b = at_low * at_ends[0] + (1.0 - at_low) * at_ends[1]
     rate = per_b * relative_log1p(b * per_b) / (1.0 + b)
     return jnp.where(some & jnp.isfinite(rate), rate * (1.0 + 2.0**-36), jnp.inf)

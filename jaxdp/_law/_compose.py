@@ -36,14 +36,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdp import _lanes
-from jaxdp._divergences import log_add, log_positive
+from jaxdp._divergences import log_add
 from jaxdp._law import _allowances
 from jaxdp._law._family import family_product, log_through
 from jaxdp._law._grid import between, dividing
 from jaxdp._law._parts import ends_of, one_step, parts
 from jaxdp._law._plan import FamilyPlan, Plan, StepPlan
 from jaxdp._law._saddle import log_price
-from jaxdp._law._step import OneStep
 from jaxdp._law._symbols import (
     Frame,
     count_up,
@@ -63,8 +62,7 @@ class Composed(NamedTuple):
 
     weights (N,) in order of loss, tilted by theta, at losses start + spacing * k; the untilted
     P-mass of a point is e^{log_scale - theta loss} times its weight. stray, outside and log_mgf,
-    tilt are for `left_out`. Above, it says nothing of what is below `least`, and delta is at most
-    e^log_most, whatever epsilon >= 0 is.
+    tilt are for `left_out`. Above, it says nothing of what is below `least`.
     """
 
     theta: jax.Array
@@ -78,7 +76,6 @@ class Composed(NamedTuple):
     outside: jax.Array
     beyond: tuple[jax.Array, jax.Array]
     least: jax.Array | float = -jnp.inf
-    log_most: jax.Array | float = 0.0
 
 
 def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
@@ -170,27 +167,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         lost,
         (log_mgf[1] + plan.chernoff[1] * start, plan.chernoff[1]),
         jnp.where(one_apart, least, -jnp.inf),
-        _log_most(ones, counts, theta) if side > 0 and len(ones) == len(terms) else 0.0,
     )
-
-
-def _log_most(ones: list[OneStep], counts: list[jax.Array], theta: jax.Array) -> jax.Array:
-    """log of at least delta at epsilon = 0: total variation is at most the sum of the steps'.
-
-    On the largest losses of one term a window may say nothing of the small ones of another.
-    """
-
-    def of(one: OneStep, count: jax.Array) -> jax.Array:
-        loss = one.lattice.centre + one.lattice.spacing * one.positions
-        gain = jnp.where(loss > 0.0, loss, 0.0)
-        share = one.weights * jnp.exp(-theta * gain) * -jnp.expm1(-gain)
-        log_share = one.log_norm + log_positive(_allowances.pairwise(share))
-        value = log_add(log_share, one.top) + jnp.log(jnp.maximum(count, 1e-300))
-        return jnp.where(count > 0.0, value, -jnp.inf)
-
-    each = [of(one, count) for one, count in zip(ones, counts, strict=True)]
-    value = log_add(*each) if len(each) > 1 else each[0]
-    return value + lax.stop_gradient(2.0**-30 * (1.0 + jnp.abs(value)))
 
 
 def _some_step_at(top: jax.Array, count: jax.Array) -> jax.Array:

@@ -80,7 +80,7 @@ def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     if side > 0:
         value = log_add(finite, law.log_tau) + 64.0 * _allowances.UNIT
         known = epsilon >= law.least - law.shift
-        return _or_nan(law, jnp.minimum(jnp.where(known, value, 0.0), law.log_most))
+        return _or_nan(law, jnp.where(known, jnp.minimum(value, 0.0), 0.0))
     return _or_nan(law, log_add(finite, law.log_tau)) - 64.0 * _allowances.UNIT
 
 
@@ -150,8 +150,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     met_at = _or_nan(law, jnp.where(reachable, met_at, side * jnp.inf))
     if side < 0:
         return met_at
-    met_at = jnp.maximum(jnp.minimum(met_at, _chernoff_epsilon(law, log_delta)), law.least)
-    return jnp.where(log_delta >= law.log_most, jnp.minimum(met_at, 0.0), met_at)
+    return jnp.maximum(jnp.minimum(met_at, _chernoff_epsilon(law, log_delta)), law.least)
 
 
 def _chernoff_epsilon(law: Composed, log_delta: jax.Array) -> jax.Array:
