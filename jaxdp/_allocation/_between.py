@@ -93,7 +93,9 @@ def inverse(log_second: jax.Array, least: jax.Array, b: jax.Array) -> jax.Array:
     y = 1 + v/(1 - a), are the worst. (Powers -b, 0, 1, 2 and three zeros: the sign of x^2 is
     positive, and v may be rounded up; a smaller a allows more laws.)
     """
-    some = (least > -_LARGEST) & (least < 0.0) & (log_second < _LARGEST)
+    # (A power that overflows would have no slope, chosen or not.)
+    some = (jnp.maximum(b, 1.0) * least > -_LARGEST) & (least < 0.0) & (log_second < _LARGEST)
+    b = jnp.where(some, b, 1.0)
     log_low = jnp.where(some, least * (1.0 + 2.0**-40), -1.0)
     low = jnp.expm1(log_low)
     v = jnp.expm1(jnp.where(some, log_second, 1.0)) * (1.0 + 2.0**-36)
@@ -102,4 +104,4 @@ def inverse(log_second: jax.Array, least: jax.Array, b: jax.Array) -> jax.Array:
     at_ends = _gap(low, log_low, -b, 1), _gap(high, log1p(high), -b, 1)
     per_b = at_low * at_ends[0] + (1.0 - at_low) * at_ends[1]
     rate = per_b * relative_log1p(b * per_b) / (1.0 + b)
-    return jnp.where(some & jnp.isfinite(rate), rate * (1.0 + 2.0**-36), jnp.inf)
+    return jnp.where(some, rate * (1.0 + 2.0**-36), jnp.inf)

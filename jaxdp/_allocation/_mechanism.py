@@ -143,8 +143,7 @@ class Block(Average):
             return jnp.full_like(s, jnp.inf)
         low, _ = self.mechanism._loss_range()
         log_second = log1p(jnp.expm1(2.0 * base(jnp.full_like(s, 2.0))) / self.num_steps)
-        bound = _between.inverse(log_second, low, jnp.where(s <= 0.0, -s, 0.0))
-        return jnp.where(jnp.isnan(bound), jnp.inf, bound)
+        return _between.inverse(log_second, low, jnp.where(s <= 0.0, -s, 0.0))
 
     def _interpolated_add_rate(self) -> Callable[[jax.Array], jax.Array]:
         """An upper bound: log E A^-b, A > 0, is convex in b, <= 0 at b = 0: below its chords."""
