@@ -1,12 +1,43 @@
-"""Rules for every test: no global JAX configuration may outlive the test that changed it."""
+"""Rules for every test: no global JAX configuration may outlive the test that changed it.
 
+And how the suite is run: by NumPy while that takes less than to compile it.
+"""
+
+import gc
 import itertools
+import os
+import pathlib
 
 import jax
 import pytest
 
-_TESTS_PER_CACHE = 30  # compiled programs of more would fill the memory of a small machine
+from jaxdp import _devices
+from jaxdp._interpreter import _cost
+
+# A user who asks for a table will ask again, and wants it compiled; a test asks once. (With
+# XLA_FLAGS set by the caller the suite runs as users do.)
+if "xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", ""):
+    _devices._INTERPRETED_ROWS = 256
+    _cost._COMPILED *= 4.0  # as long as a large one takes
+
+# Programs are trees of a million objects without cycles: to look through them takes a tenth of the
+# time of tracing.
+gc.set_threshold(100_000, 50, 100)
+
+_MOST_GIB = 3.0  # of a worker: compiled programs of a whole run would fill a small machine
+_LEAST_GIB = 1.0  # between one clearing and the next: what stays is not what a clearing frees
+_TESTS_PER_CACHE = 30  # where the system does not tell how much there is
 _count = itertools.count(1)
+_cleared_at = 0.0
+
+
+def _resident_gib() -> float | None:
+    """The memory of this process, None where the system has no /proc."""
+    try:
+        pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**30
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +57,15 @@ def _jax_config_is_restored():
 
 @pytest.fixture(autouse=True)
 def _bound_the_compilation_cache():
-    """Forget compiled programs now and then."""
+    """Forget compiled programs where they fill the memory: to trace them again takes long."""
+    global _cleared_at
     yield
-    if next(_count) % _TESTS_PER_CACHE == 0:
+    used = _resident_gib()
+    if used is None:
+        full = next(_count) % _TESTS_PER_CACHE == 0
+    else:
+        full = used > max(_MOST_GIB, _cleared_at + _LEAST_GIB)
+    if full:
         jax.clear_caches()
+        gc.collect()
+        _cleared_at = _resident_gib() or 0.0

@@ -10,6 +10,7 @@ import truth
 
 import calibrate
 import jaxdp
+from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +135,7 @@ def test_vmap_and_jit():
         return calibrate.solve(scaled_laplace, epsilon=e, delta=d, args=(s,))
 
     want = solve(eps, delta, sensitivity)
-    got = jax.jit(jax.vmap(solve))(eps, delta, sensitivity)
+    got = jit(jax.vmap(solve))(eps, delta, sensitivity)
     np.testing.assert_allclose(got.value, want.value, rtol=1e-9)
     np.testing.assert_array_equal(got.status, want.status)
 
@@ -171,7 +172,7 @@ def test_implicit_gradients(build, at):
         points[k, 1 + 2 * k] *= 1 + step
         points[k, 2 + 2 * k] *= 1 - step
     # (One program: with another for the values alone it takes twice the time.)
-    program = jax.jit(jax.vmap(jax.value_and_grad(value, argnums=(0, 1, 2))))
+    program = jit(jax.vmap(jax.value_and_grad(value, argnums=(0, 1, 2))))
     v, gradients = jax.device_get(program(*points))
     slopes = (v[1::2] - v[2::2]) / (2 * step * np.array(at))
     np.testing.assert_allclose([g[0] for g in gradients], slopes, rtol=2e-4)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdp
+from tests.programs import jit
 
 ORDERS = np.array([1.0, 1.5, 3.0, 20.0, 300.0])
 
@@ -106,14 +107,14 @@ def test_gradients_and_bad_parameters():
     def risk(m):
         return lambda x: jaxdp.delta(m(x), 0.3, direction="remove")
 
-    slope = jax.jit(jax.vmap(jax.grad(risk(Revealing))))(jnp.array([0.01, 0.2]))
+    slope = jit(jax.vmap(jax.grad(risk(Revealing))))(jnp.array([0.01, 0.2]))
     h = 1e-6
     for got, x in zip(slope, (0.01, 0.2), strict=True):
         ends = [float(risk(_finite)(x + d)) for d in (-h, h)]
         assert got == pytest.approx((ends[1] - ends[0]) / (2 * h), rel=1e-6)
     with pytest.raises(ValueError, match="lost must be in"):
         Revealing(1.5)
-    assert np.isnan(jax.jit(risk(Revealing))(1.5))
+    assert np.isnan(jit(risk(Revealing))(1.5))
     with pytest.raises(ValueError, match="domains names"):
 
         class Wrong(Revealing):

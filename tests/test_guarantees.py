@@ -10,6 +10,7 @@ import pytest
 from scipy import special
 
 import jaxdp
+from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +97,7 @@ def test_tuning_under_transformations():
 
     sigmas = jnp.array([2.0, 5.0])
     with_slopes = jax.value_and_grad(epsilon, argnums=(0, 1))
-    values, slopes = jax.jit(jax.vmap(with_slopes, in_axes=(0, None)))(sigmas, 8.0)
+    values, slopes = jit(jax.vmap(with_slopes, in_axes=(0, None)))(sigmas, 8.0)
     assert np.all(np.isfinite(values))
     assert np.all(slopes[0] < 0.0)
     assert np.all(slopes[1] > 0.0)

@@ -10,6 +10,7 @@ import jaxdp
 from calibrate import _approach, _lagrange
 from calibrate._solve import excess_over_target
 from jaxdp import _x64
+from tests.programs import jit
 
 EPSILON, DELTA = 1.0, 1e-5
 PRICE = np.exp(np.random.default_rng(1).uniform(0.0, np.log(1e4), 500))
@@ -84,7 +85,7 @@ def test_a_dear_curve_is_looked_at_a_few_times(kind):
         return value, slopes
 
     dear = _approach.Curve(curve, False, lambda x, slopes: x, 3e-7)
-    found = jax.jit(
+    found = jit(
         lambda x: _approach.approach(lambda x: jnp.sum(PRICE * jnp.exp(2.0 * x)), dear, x, 200)
     )(jnp.zeros(500))
     x, value, _ = jax.block_until_ready(found)

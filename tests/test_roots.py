@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxdp import _roots
+from tests.programs import jit
 
 TOLERANCE = 1e-6
 
@@ -26,7 +27,7 @@ def both(x, pair):
     return jnp.maximum(part(x, pair[0]), part(x, pair[1]))
 
 
-@jax.jit
+@jit
 @jax.vmap
 def search(pair, start, slope, first):
     def of(x, flag):

@@ -9,6 +9,7 @@ import pytest
 import calibrate
 import jaxdp
 from jaxdp import _x64
+from tests.programs import jit
 
 SIGMA = np.linspace(0.8, 2.0, 40)
 RATE = np.linspace(0.05, 0.01, 40)
@@ -42,7 +43,7 @@ def test_schedules_of_gaussians_are_exact_batched_and_differentiable():
         run = jaxdp.Schedule(jaxdp.Gaussian(batch))
         exact = jaxdp.gdp_to_delta(np.sqrt((1 / batch**2).sum(axis=1)), 1.0)
         np.testing.assert_allclose(jaxdp.delta(run, 1.0), exact, rtol=1e-11)
-        found = jax.jit(lambda s: jaxdp.delta(jaxdp.Schedule(jaxdp.Gaussian(s)), 1.0))(batch)
+        found = jit(lambda s: jaxdp.delta(jaxdp.Schedule(jaxdp.Gaussian(s)), 1.0))(batch)
         np.testing.assert_allclose(found, exact, rtol=1e-11)
 
         def spent(sigma):

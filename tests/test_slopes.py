@@ -7,6 +7,7 @@ import pytest
 
 import jaxdp
 from jaxdp._allocation._mechanism import Block
+from tests.programs import jit
 
 THETA = 0.7
 
@@ -39,8 +40,8 @@ def test_tradeoffs_of_atoms(name):
         def slopes(theta, x):
             return jax.grad(lambda *a: jnp.sum(value(*a)), argnums=(0, 1))(theta, x)
 
-        got = jax.jit(slopes)(jnp.full(fpr.shape, THETA), fpr)
-        run = jax.jit(value)
+        got = jit(slopes)(jnp.full(fpr.shape, THETA), fpr)
+        run = jit(value)
         h = 1e-6
         at = np.full(fpr.shape, THETA)
         want = (run(at + h, fpr) - run(at - h, fpr)) / (2.0 * h)

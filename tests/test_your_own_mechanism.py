@@ -17,6 +17,7 @@ import pytest
 from scipy.optimize import brentq
 
 import jaxdp
+from tests.programs import jit
 
 PAGE = pathlib.Path(__file__).parents[1] / "docs" / "your-own-mechanism.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -149,7 +150,7 @@ def test_one_step_against_quadrature(page, name):
         values = [one_step_delta(name, scale, e, direction) for e in [*epsilons, 0.3]]
         truth[direction] = np.array(values)
 
-    @jax.jit
+    @jit
     def bounds(scale, epsilons):
         m = page[name](scale)
         return tuple(jaxdp.delta_bounds(m, epsilons, direction=d) for d in ("remove", "add"))

@@ -24,7 +24,7 @@ from jax import lax
 
 from jaxdp._special import log1p, relative_expm1, relative_log1p
 
-_NEAR = 0.05  # d from which on (1 + d)^beta is not summed as a series
+_NEAR = 0.05  # d, and beta d, from which on (1 + d)^beta is not summed as a series
 _TERMS = 12
 _LARGEST = 600.0  # exponents of moments that are formed
 _SHARE = 1.0 - 2.0**-36  # of H, roundings taken off: each term is off by some 2^-48 of it
@@ -45,9 +45,10 @@ def _allowed(log_moment: jax.Array, order: jax.Array, log_mean: jax.Array, t: ja
 def _gap(d: jax.Array, log: jax.Array, share: jax.Array, side: int) -> jax.Array:
     """(1 + beta d - (1 + d)^beta)/beta >= 0, d > -1, log = log(1 + d), rounded to that side.
 
-    (Far from 0 it is a difference, and little of it is left near beta = 1.)
+    beta in [0, 1], or beta < 0. (Far from 0 it is a difference, and little of it is left near
+    beta = 1.)
     """
-    near = jnp.abs(d) < _NEAR
+    near = jnp.abs(d) * jnp.maximum(1.0, jnp.abs(share)) < _NEAR
     small = jnp.where(near, d, 0.0)
     series = jnp.zeros_like(d)
     for k in range(_TERMS, 2, -1):

@@ -10,6 +10,7 @@ import pytest
 
 import jaxdp
 from jaxdp._methods import _poisson
+from tests.programs import jit
 
 
 def _all(group, prefix):
@@ -71,7 +72,7 @@ def test_decomposition_reference_values(direction, prefix, name, family):
     cases = _all("decomposition", f"{'rm' if direction == 'remove' else 'add'}_{prefix}")
     columns = [[float(c[k]) for c in cases] for k in (name, "t", "lambda", "eps")]
 
-    @jax.jit
+    @jit
     @jax.vmap
     def bound(parameter, t, rate, epsilon):
         return _poisson.decomposed_log_delta(family(parameter), t, rate, epsilon, direction, None)
@@ -199,7 +200,7 @@ def test_estimates_from_a_float32_program():
 
     wide = estimate(1.0)
     with jax.enable_x64(False):
-        narrow = jax.jit(estimate)(1.0)
+        narrow = jit(estimate)(1.0)
     assert float(narrow.value) == pytest.approx(float(wide.value), rel=1e-6)
     assert float(narrow.low) <= float(wide.low) <= float(wide.high) <= float(narrow.high)
 

@@ -9,6 +9,7 @@ import pytest
 
 import jaxdp
 from jaxdp._allocation import _inverse
+from tests.programs import jit
 
 STEPS = (1, 2, 3, 6)
 EPSILONS = np.array([-50.0, -2.0, -0.3, 0.0, 1e-9, 0.2, 0.499999, 0.5, 1.0, 3.0, 5.0, 8.5, 650.0])
@@ -143,7 +144,7 @@ def test_moments_where_some_steps_fail():
 
     pairs = tuple(np.array([p[i] for p, _ in rows], np.float64) for i in (0, 1))
     each = jax.vmap(jax.vmap(bound, (None, None, 0)), (0, 0, None))
-    got = np.asarray(jax.jit(each)(pairs, np.array([float(t) for _, t in rows]), orders))
+    got = np.asarray(jit(each)(pairs, np.array([float(t) for _, t in rows]), orders))
     for (pair, t), values in zip(rows, got, strict=True):
         masses, ratios, _ = _law(pair, t)
         some = ratios > 0.0
@@ -155,7 +156,7 @@ def test_moments_where_some_steps_fail():
 
 def test_numbers_of_steps_that_do_not_fail():
     """Breaks when E[(t/K)^b; K >= 1] is below the binomial sum, or far above it."""
-    program = jax.jit(_inverse._log_successes)
+    program = jit(_inverse._log_successes)
     for f, t, b in itertools.product((1e-6, 0.1, 0.9), (1, 2, 7, 64, 1000), (0.1, 3.0, 30.0)):
         k = np.arange(1, t + 1)
         log_ways = [math.lgamma(t + 1) - math.lgamma(i + 1) - math.lgamma(t - i + 1) for i in k]

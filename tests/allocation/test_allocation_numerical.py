@@ -7,6 +7,7 @@ import pytest
 import calibrate
 import jaxdp
 from jaxdp import _numerical_average
+from tests.programs import jit
 
 # sigma, t: epsilon at 1e-6, remove and add, by a contour integral
 TRUTHS = np.array(
@@ -75,7 +76,7 @@ def test_short_and_unequal_blocks(direction):
     are those of blocks, which are up to 8 % above the mechanism, the ones below a test's.
     """
     steps = np.array([12.0, 20.0, 500.0, 503.0, 505.0])
-    program = jax.jit(
+    program = jit(
         lambda t: jaxdp.epsilon_bounds(
             jaxdp.RandomAllocation(jaxdp.Gaussian(1.0), t, 5), 1e-6, direction=direction
         )

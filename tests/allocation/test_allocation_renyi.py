@@ -9,6 +9,7 @@ import oracle
 import pytest
 
 import jaxdp
+from tests.programs import jit
 
 RENYI = jaxdp.Renyi()
 
@@ -220,7 +221,7 @@ def test_transforms_from_a_float32_program():
     exact = float(jaxdp.renyi(m, 4.0))
     with jax.enable_x64(False):
         sigmas = jnp.array([1.0, 2.0])
-        one = jax.jit(lambda s, t: jaxdp.renyi(jaxdp.RandomAllocation(jaxdp.Gaussian(s), t), 4.0))
+        one = jit(lambda s, t: jaxdp.renyi(jaxdp.RandomAllocation(jaxdp.Gaussian(s), t), 4.0))
         many = jax.vmap(one, in_axes=(0, None))(sigmas, 100.0)
         slope = jax.grad(one)(1.0, 100.0)
     assert many.dtype == jnp.float32
@@ -242,7 +243,7 @@ def test_errors():
             jaxdp.RandomAllocation(g, *args)
     with pytest.raises(TypeError, match="mechanism"):
         jaxdp.RandomAllocation(1.0, 10)
-    traced = jax.jit(lambda t, k: jaxdp.renyi(jaxdp.RandomAllocation(g, t, k), 3.0))
+    traced = jit(lambda t, k: jaxdp.renyi(jaxdp.RandomAllocation(g, t, k), 3.0))
     assert np.isnan(traced(5.0, 7.0))
     assert np.isfinite(traced(7.0, 5.0))
 
@@ -297,7 +298,7 @@ def test_slopes_between_integers():
     with jax.enable_x64(True):
         for x in ([1.2, 1.0, 12.0], [2.5, 0.6, 300.0], [5.7, 3.0, 40.0]):
             x = jnp.array(x)
-            slope = jax.jit(jax.grad(of))(x)
+            slope = jit(jax.grad(of))(x)
             steps = 1e-5 * x[:, None] * jnp.eye(3)
             ahead, back = jax.vmap(of)(x + steps), jax.vmap(of)(x - steps)
             np.testing.assert_allclose(slope, (ahead - back) / (2e-5 * x), rtol=1e-6)

@@ -10,6 +10,7 @@ import pytest
 import jaxdp
 from jaxdp._law import _subset
 from jaxdp._numerical_terms import as_term
+from tests.programs import jit
 
 DIRECTIONS = pytest.mark.parametrize("direction", ["remove", "add"])
 CHOICES = [(4.0, 2.0), (6.0, 3.0), (20.0, 2.0)]
@@ -76,7 +77,7 @@ def test_finite_pairs_against_enumeration(direction):
         law = _subset.subset(term, t, k, rate * k / t, np.log(1e-8), s, 1024)
         return jax.vmap(lambda e: _subset.log_delta(law, e))(EPSILONS)
 
-    every = jax.jit(jax.vmap(jax.vmap(least, (None, None, 0)), (0, 0, None)))
+    every = jit(jax.vmap(jax.vmap(least, (None, None, 0)), (0, 0, None)))
     steps, selected = np.array(choices, float).T
     low = np.exp(np.asarray(every(steps, selected, np.array([0.25, 0.5, 1.0]))))
     truth = np.array([_enumerated(p, q, t, k, EPSILONS, direction) for t, k in choices])[:, None]
@@ -98,8 +99,8 @@ def test_gradients_of_the_bound_from_below_agree_with_differences():
         return _subset.epsilon(law, np.log(1e-5))
 
     at = np.array([1.0, 2.0])
-    value, slopes = jax.jit(jax.value_and_grad(least))(at)
+    value, slopes = jit(jax.value_and_grad(least))(at)
     step = 3e-2 * at
-    ends = jax.jit(jax.vmap(least))(np.concatenate([at + np.diag(step), at - np.diag(step)]))
+    ends = jit(jax.vmap(least))(np.concatenate([at + np.diag(step), at - np.diag(step)]))
     assert np.isfinite(value)
     np.testing.assert_allclose(slopes, (ends[:2] - ends[2:]) / (2.0 * step), rtol=2e-2)

@@ -9,6 +9,7 @@ from scipy import stats
 import calibrate
 import jaxdp
 from jaxdp._allocation import _shuffle_curve
+from tests.programs import jit
 
 BLOCKS = 1024, 12.0  # of the number of clones
 
@@ -33,7 +34,7 @@ def test_small_numbers_of_records():
             e, b, jax.numpy.exp(-b), -jax.numpy.expm1(-b), m, True, BLOCKS
         )
 
-    got = np.exp(jax.jit(jax.vmap(upper))(eps, e0, n))
+    got = np.exp(jit(jax.vmap(upper))(eps, e0, n))
     want = [_direct(m, b, e, np.exp(-b)) for m, b, e in cases]
     np.testing.assert_allclose(got, want, rtol=2e-11)
     assert (got >= want).all()
@@ -54,7 +55,7 @@ def test_published_numbers():
             for up in (False, True)
         )
 
-    low, high = (np.exp(x) for x in jax.jit(jax.vmap(both))(eps, e0, n))
+    low, high = (np.exp(x) for x in jit(jax.vmap(both))(eps, e0, n))
     digits = 1e-10  # theirs are printed to
     assert (low <= theirs * (1 + digits)).all()
     assert (theirs * (1 - digits) <= high).all()

@@ -13,6 +13,7 @@ import calibrate
 import jaxdp
 from calibrate import _diffusion as design
 from jaxdp import _amplification as amp
+from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -135,11 +136,11 @@ def test_reflected_brownian_motion():
     found = model.intrinsic_sensitivity(t, x, other)
     ys = np.linspace(0.0, 1.0, 4001)[:, None]
 
-    @jax.jit
+    @jit
     def density(s, start, y):
         return _interval_log_density((), s, jnp.array(start), y)
 
-    slope = jax.jit(
+    slope = jit(
         jax.vmap(
             jax.grad(
                 lambda y, s: density(s, x, y) - density(s, other, y),
@@ -204,18 +205,18 @@ def test_generic_transforms():
         return m.intrinsic_sensitivity(t, jnp.zeros(1), jnp.ones(1)).value
 
     closed = lambda theta, t: theta / (2 * jnp.expm1(2 * theta * t))  # noqa: E731
-    got = jax.jit(jax.vmap(jax.grad(value, (0, 1))))(jnp.array([0.3, 2.0]), jnp.array([0.5, 0.2]))
+    got = jit(jax.vmap(jax.grad(value, (0, 1))))(jnp.array([0.3, 2.0]), jnp.array([0.5, 0.2]))
     want = jax.vmap(jax.grad(closed, (0, 1)))(jnp.array([0.3, 2.0]), jnp.array([0.5, 0.2]))
     for a, b in zip(got, want, strict=True):
         close(a, b, rtol=1e-8)
     with jax.enable_x64(False):
-        narrow = jax.jit(value)(0.3, 0.5)
+        narrow = jit(value)(0.3, 0.5)
         assert narrow.dtype == np.float32
         assert float(narrow) >= float(closed(0.3, 0.5)) * (1 - 1e-7)
         searched = amp.Diffusion(
             model.drift, model.diffusion, model.log_density, (0.5, 1.0), domain=((-1.0,), (1.0,))
         )
-        slope = jax.jit(jax.grad(lambda t: searched.kappa(t, jnp.zeros(1), jnp.ones(1))))(0.7)
+        slope = jit(jax.grad(lambda t: searched.kappa(t, jnp.zeros(1), jnp.ones(1))))(0.7)
         assert np.isfinite(slope)
 
 
@@ -239,7 +240,7 @@ def test_generic_bad_input():
     overflow = amp.Diffusion(_zero_drift, _sqrt_two, _overflowing, maximiser=lambda p, t, x, o: x)
     found = overflow.intrinsic_sensitivity(1.0, [0.0], [1.0])
     assert np.isnan(found.value)
-    assert np.isnan(jax.jit(lambda t: model.kappa(t, jnp.zeros(1), jnp.ones(1)))(-1.0))
+    assert np.isnan(jit(lambda t: model.kappa(t, jnp.zeros(1), jnp.ones(1)))(-1.0))
 
 
 def _overflowing(params, t, x, y):
@@ -300,7 +301,7 @@ def test_hierarchy_is_a_chain():
     for times, match in (([1.0, 0.5], "increasing"), ([0.0, 0.5], "times"), (1.0, "times")):
         with pytest.raises(ValueError, match=match):
             amp.HierarchicalRelease(1.0, 1.0, times)
-    bad = jax.jit(lambda s: jaxdp.delta(amp.HierarchicalRelease(1.0, 1.0, s), 0.1))
+    bad = jit(lambda s: jaxdp.delta(amp.HierarchicalRelease(1.0, 1.0, s), 0.1))
     assert np.isnan(bad(jnp.array([1.0, 0.5])))
 
 
@@ -320,7 +321,7 @@ def test_calibrated_error_never_above_the_shrunk_gaussian():
             epsilon=eps, delta=delta, norm=norm, dimension=d, sensitivity=sensitivity
         )
 
-    found = jax.jit(jax.vmap(one))(eps, delta, norm, d, sensitivity)
+    found = jit(jax.vmap(one))(eps, delta, norm, d, sensitivity)
     assert np.all(found.status == calibrate.Status.SOLVED)
     sigma = sensitivity / np.asarray(jaxdp.epsilon_delta_to_gdp(eps, delta))
     gaussian = d * sigma**2
@@ -372,7 +373,7 @@ def test_bad_targets(changes, match):
     good = {"epsilon": 1.0, "delta": 1e-5, "norm": 1.0, "dimension": 2.0}
     with pytest.raises(ValueError, match=match):
         design.ornstein_uhlenbeck(**good | changes)
-    traced = jax.jit(lambda kw: design.ornstein_uhlenbeck(**kw))(good | changes)
+    traced = jit(lambda kw: design.ornstein_uhlenbeck(**kw))(good | changes)
     assert int(traced.status) == calibrate.Status.INVALID
     assert np.isnan(traced.value.theta)
     assert np.isnan(traced.objective)

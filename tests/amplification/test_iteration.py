@@ -10,6 +10,7 @@ from scipy import optimize
 
 import jaxdp
 from jaxdp import _amplification as amp
+from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +195,7 @@ def test_transforms_and_composition():
         return jaxdp.epsilon(amp.NoisyIteration(length, std, sensitivity), 1e-5)
 
     single = [value(a, b, 1.3) for a, b in zip(lipschitz, sigma, strict=True)]
-    close(jax.jit(jax.vmap(value, (0, 0, None)))(lipschitz, sigma, 1.3), single)
+    close(jit(jax.vmap(value, (0, 0, None)))(lipschitz, sigma, 1.3), single)
     close(value(lipschitz, sigma, 1.3), single)
     gradients = jax.grad(value, (0, 1, 2))(jnp.array(lipschitz[0]), jnp.array(sigma[0]), 1.3)
     rng = np.random.default_rng(1)
@@ -216,7 +217,7 @@ def test_transforms_and_composition():
         narrow = jaxdp.epsilon(amp.NoisyIteration(lipschitz, sigma, 1.3), 1e-5)
         assert narrow.dtype == np.float32
         assert np.all(np.float64(narrow) >= np.asarray(single))
-        f = jax.jit(jax.grad(lambda s: jaxdp.epsilon(amp.NoisyIteration(lipschitz[0], s), 1e-5)))
+        f = jit(jax.grad(lambda s: jaxdp.epsilon(amp.NoisyIteration(lipschitz[0], s), 1e-5)))
         assert np.all(np.isfinite(f(jnp.asarray(sigma[0], jnp.float32))))
 
 
@@ -310,7 +311,7 @@ def test_laplace_queries_gradients_and_limits():
     assert abs(float(jnp.var(drawn)) - (0.25 * 2 + 8.0)) < 0.1
     with jax.enable_x64(False):
         narrow = amp.LaplaceIteration([1.0, 2.0]).best_renyi(4.0)
-        jitted = jax.jit(lambda a: amp.LaplaceIteration([1.0, 2.0]).best_renyi(a))(4.0)
+        jitted = jit(lambda a: amp.LaplaceIteration([1.0, 2.0]).best_renyi(a))(4.0)
     assert narrow.dtype == jitted.dtype == np.float32
     assert min(float(narrow), float(jitted)) >= float(one[1])
 
@@ -324,7 +325,7 @@ def test_the_law_of_several_is_that_of_their_sum():
     ]
     with jax.enable_x64(True):
         for maps, noise in pairs:
-            found, known = (jax.jit(m._log_masses)(edges[:-1], edges[1:]) for m in (maps, noise))
+            found, known = (jit(m._log_masses)(edges[:-1], edges[1:]) for m in (maps, noise))
             np.testing.assert_allclose(np.exp(found), np.exp(known), rtol=1e-11, atol=1e-300)
 
 
@@ -380,7 +381,7 @@ def test_bad_input(call, match):
 def test_traced_bad_input_is_never_a_small_number():
     """Breaks when a traced value outside its domain gives a finite epsilon."""
 
-    @jax.jit
+    @jit
     def at(lipschitz, sigma, position):
         m = amp.NoisyIteration(lipschitz, sigma, 1.0, position)
         return jaxdp.epsilon(m, 1e-5), jaxdp.renyi(m, 2.0), m.log_mu()
@@ -390,5 +391,5 @@ def test_traced_bad_input_is_never_a_small_number():
         assert not any(np.isfinite(x) for x in at(*args))
     silent = at(good, jnp.zeros(2), 0.0)
     assert not any(np.isfinite(x) for x in silent)
-    f = jax.jit(lambda s: amp.LaplaceIteration(s).best_renyi(2.0))
+    f = jit(lambda s: amp.LaplaceIteration(s).best_renyi(2.0))
     assert not np.isfinite(f(bad))

@@ -8,6 +8,7 @@ import pytest
 
 import jaxdp
 from jaxdp import _amplification as amp
+from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -230,16 +231,16 @@ def test_bad_input(call, match):
 def test_traced_bad_input_is_never_a_small_number():
     """Breaks when a traced value outside its domain gives a finite answer."""
 
-    @jax.jit
+    @jit
     def at(gamma, eps, delta):
         return amp.amplify_by_mixing(eps, delta, amp.Doeblin(gamma))
 
     for args in ((1.5, 1.0, 0.1), (0.5, -1.0, 0.1), (0.5, 1.0, 1.0)):
         assert all(np.isnan(x) for x in at(*args))
     bad = jnp.array([[0.5, 0.9], [0.5, 0.5]])
-    assert np.isnan(jax.jit(lambda k: amp.mixing_coefficients(k).doeblin.gamma)(bad))
+    assert np.isnan(jit(lambda k: amp.mixing_coefficients(k).doeblin.gamma)(bad))
     assert np.isnan(
-        jax.jit(lambda p: jaxdp.delta(jaxdp.FinitePair(p, jnp.array([0.5, 0.5])), 0.1))(bad[0])
+        jit(lambda p: jaxdp.delta(jaxdp.FinitePair(p, jnp.array([0.5, 0.5])), 0.1))(bad[0])
     )
 
 
@@ -267,11 +268,11 @@ def test_float32_callers_get_upper_bounds():
     coefficients = [np.asarray(c.gamma) for c in amp.mixing_coefficients(kernel)]
     with jax.enable_x64(False):
         narrow = amp.amplify_by_mixing(1.0, 1e-5, amp.Doeblin(0.3))
-        jitted = jax.jit(lambda e: amp.amplify_by_mixing(e, 1e-5, amp.Doeblin(0.3)))(1.0)
+        jitted = jit(lambda e: amp.amplify_by_mixing(e, 1e-5, amp.Doeblin(0.3)))(1.0)
         found = [np.asarray(c.gamma) for c in amp.mixing_coefficients(kernel)]
         for value in (*narrow, *jitted, *found):
             assert value.dtype == np.float32
-        slope = jax.jit(jax.grad(lambda g: amp.amplify_by_mixing(1.0, 0.1, amp.Doeblin(g)).delta))
+        slope = jit(jax.grad(lambda g: amp.amplify_by_mixing(1.0, 0.1, amp.Doeblin(g)).delta))
         assert np.isfinite(slope(0.3))
     for small, exact in zip((*narrow, *found), (*wide, *coefficients), strict=True):
         assert np.all(np.float64(small) >= np.float64(exact))
@@ -304,7 +305,7 @@ def test_subnormal_probabilities():
     moved = [[0.0, 0.5], [0.5, 0.0]]
     assert float(amp.coupling_bound(moved, [0.5, 0.5], [[1.0, 0.0], [1.0, 1e-310]], 2.0)) == np.inf
     with jax.enable_x64(False):
-        single = jax.jit(lambda d: jaxdp.log_delta(jaxdp.ApproximateDP(1.0, d), 2.0))
+        single = jit(lambda d: jaxdp.log_delta(jaxdp.ApproximateDP(1.0, d), 2.0))
         assert float(single(jnp.float32(1e-40))) >= np.log(1e-40) - 1e-5
 
 

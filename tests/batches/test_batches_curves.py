@@ -8,6 +8,7 @@ import pytest
 from scipy import stats
 
 import jaxdp
+from tests.programs import jit
 
 EPSILONS = np.array([-4.0, -0.7, -1e-9, 0.0, 1e-9, 0.3, 1.0, 2.5, 9.0])
 MIXTURES = [
@@ -99,7 +100,7 @@ def test_masses_add_up():
     """Breaks when cells of a law overlap, miss the atom at 0, or are not of one law."""
     edges = jnp.asarray([-jnp.inf, -3.0, -0.4, -1e-9, 0.0, 1e-9, 0.2, 1.5, jnp.inf])
 
-    @jax.jit
+    @jit
     def laws(m):
         zero = jnp.zeros(())
         return m._log_masses(edges[:-1], edges[1:]), m._log_hockey_stick(zero, "remove", 0.0)
@@ -238,7 +239,7 @@ def test_bad_parameters():
         with pytest.raises(ValueError, match=name):
             build()
 
-    @jax.jit
+    @jit
     def traced(sigma, weight, q):
         mixture = jaxdp.GaussianMixture(sigma, jnp.array([0.0, 1.0]), jnp.stack([0.5, weight]))
         others = [f(sigma, q) for f in (_replaced, _fixed, _group)]

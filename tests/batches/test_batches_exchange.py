@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import jaxdp
+from tests.programs import jit
 
 SHIFTS = np.array([[0.0, 0.5, 2.0], [0.0, 1.0, 3.0], [0.1, 0.2, 4.0], [0.0, 0.0, 0.01]])
 WEIGHTS = np.array([[0.7, 0.2, 0.1], [1.0 - 2e-6, 1e-6, 1e-6], [0.3, 0.3, 0.4], [0.5, 0.2, 0.3]])
@@ -82,7 +83,7 @@ def test_slopes_of_every_parameter():
         return jaxdp.log_delta(m, x[3])
 
     at = jnp.array([1.3, 1.0, 1.0, 0.4])
-    slopes = jax.jit(jax.grad(value))(at)
+    slopes = jit(jax.grad(value))(at)
     moved = at + 1e-5 * np.concatenate([np.eye(4), -np.eye(4)])
     found = np.asarray(jax.vmap(value)(moved))
     np.testing.assert_allclose(slopes, (found[:4] - found[4:]) / 2e-5, rtol=1e-6)

@@ -9,6 +9,7 @@ import pytest
 
 import calibrate
 import jaxdp
+from tests.programs import jit
 
 EPSILONS = np.array([-2.0, -0.5, 0.0, 0.2, 0.7, 1.1, 3.0])
 FIRST = ([0.6, 0.3, 0.1], [0.2, 0.5, 0.3])
@@ -101,7 +102,7 @@ def test_transformations_and_calibration():
     sigmas = jnp.array([1.0, 3.0, 1e3])
     alone = jax.vmap(lambda s: jaxdp.epsilon(jaxdp.Gaussian(s), 1e-5))(sigmas)
     np.testing.assert_allclose(
-        jax.jit(jax.vmap(epsilon))(sigmas), jnp.maximum(alone, epsilon(1e9)), rtol=1e-9
+        jit(jax.vmap(epsilon))(sigmas), jnp.maximum(alone, epsilon(1e9)), rtol=1e-9
     )
     slopes = jax.vmap(jax.grad(epsilon))(sigmas)
     assert slopes[0] < slopes[1] < 0.0 == slopes[2]
@@ -114,7 +115,7 @@ def test_transformations_and_calibration():
     np.testing.assert_allclose(found.value, alone.value, rtol=1e-9)
     with jax.enable_x64(False):
         assert epsilon(jnp.float32(1.0)).dtype == jnp.float32
-    assert np.isnan(jax.jit(epsilon)(-1.0))
+    assert np.isnan(jit(epsilon)(-1.0))
 
 
 def test_it_is_no_part_of_others():

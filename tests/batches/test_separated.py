@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxdp
+from tests.programs import jit
 
 LOSS = 0.9  # of randomised response: ratios e^{+-LOSS}
 EPSILONS = np.array([-1.2, -0.4, -0.1, 0.0, 0.05, 0.2, 0.5, 0.9, 1.4, 2.2])
@@ -209,7 +210,7 @@ def test_traced_and_differentiated():
         return jaxdp.delta(run, 1.0)
 
     known = delta(1.5, 0.1)
-    values, (by_sigma, by_p) = jax.jit(jax.value_and_grad(delta, argnums=(0, 1)))(
+    values, (by_sigma, by_p) = jit(jax.value_and_grad(delta, argnums=(0, 1)))(
         jnp.float32(1.5), jnp.float32(0.1)
     )
     np.testing.assert_allclose(values, known, rtol=1e-4)

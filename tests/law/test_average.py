@@ -13,6 +13,7 @@ from jaxdp._law._allocation import allocation_epsilon_bounds, allocation_log_del
 from jaxdp._law._grid import ladder
 from tests import oracle
 from tests.law import laws
+from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def _programs(direction):
             _term(kind, parameter), steps, epsilon, direction=direction
         )
 
-    return jax.jit(bounds)
+    return jit(bounds)
 
 
 def log_deltas(base, direction):
@@ -64,7 +65,7 @@ def epsilons(direction, size):
         term = Term(laws.gaussian(1.0 / sigma))
         return allocation_epsilon_bounds(term, steps, delta, direction=direction, size=size)
 
-    return jax.jit(bounds)
+    return jit(bounds)
 
 
 def _cases(base):
@@ -184,7 +185,7 @@ def test_one_step_laws_lie_above_and_below(s):
     """The curves E (s X - c)_+ themselves, coarse lattices and isolated atoms included."""
     cells = ladder(64, 2**28)
 
-    @jax.jit
+    @jit
     def both(sigma, spacing):
         term = Term(laws.gaussian(1.0 / sigma))
         common = spacing, jnp.float64(1.0), jnp.float64(50.0)
@@ -211,7 +212,7 @@ def test_gradients_are_those_of_epsilon():
         return allocation_epsilon_bounds(term, steps, log_delta=log_delta, sides=(1,))[0]
 
     at = jnp.array([1.0, 1000.0, jnp.log(1e-6)])
-    slopes = np.asarray(jax.jit(jax.jacfwd(upper))(at))
+    slopes = np.asarray(jit(jax.jacfwd(upper))(at))
     middle = epsilons("remove", 65536)
     for i, step in enumerate((0.02, 30.0, 0.3)):
         move = np.zeros(3)
@@ -243,7 +244,7 @@ def _exact_response(e0, steps, count, epsilon, direction):
 def test_composed_averages_bracket_an_enumeration(direction):
     """Breaks if the averaged law, as the engine reads it, is not above or below."""
 
-    @jax.jit
+    @jit
     def bounds(e0, steps, epsilon, count):
         term = laws.randomized_response(e0, 1.0)
         return allocation_log_delta_bounds(

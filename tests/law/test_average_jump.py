@@ -9,6 +9,7 @@ from scipy.stats import norm
 import jaxdp
 from jaxdp._law import _allocation, _average_jump
 from jaxdp._numerical_terms import terms_of
+from tests.programs import jit
 
 SIGMA = 0.720061
 RATIOS = np.exp(np.linspace(0.0, 10.5, 43))
@@ -59,7 +60,7 @@ def test_the_part_with_one_large_ratio(limit, wide):
     both = both * (1 + 1e-6) + 1e-18
     assert np.all(both[1:] <= both[:-1])
 
-    @jax.jit
+    @jit
     def parts(limit):
         (term,) = terms_of(jaxdp.Gaussian(SIGMA))
         deviation = jnp.sqrt(2.0 * jnp.expm1(mu**2))
@@ -86,7 +87,7 @@ def test_the_part_with_one_large_ratio(limit, wide):
 def test_a_law_with_a_slow_tail():
     """Of two steps with little noise: rounding in the transform was up to 100 times the tail."""
 
-    @jax.jit
+    @jit
     def laws(log_delta):
         (term,) = terms_of(jaxdp.Gaussian(SIGMA))
         found = []
@@ -113,7 +114,7 @@ def test_few_steps_very_often_are_tilted_to_what_counts():
     """
     epsilon = jnp.asarray([0.0, 0.1, 0.2, 0.4, 0.8])
 
-    @jax.jit
+    @jit
     def curves(log_delta):
         (term,) = terms_of(jaxdp.Gaussian(2.42265))
         found = []

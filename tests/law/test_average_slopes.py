@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdp
+from tests.programs import jit
 
 KINDS = {
     "response": (jaxdp.RandomizedResponse, 0.77),
@@ -31,7 +32,7 @@ def slopes(build, at, steps, direction):
     def epsilon(x, t):
         return jaxdp.epsilon(build(x, t), 1e-4, direction=direction, method=jaxdp.Numerical())
 
-    both = jax.jit(jax.vmap(jax.value_and_grad(epsilon)))
+    both = jit(jax.vmap(jax.value_and_grad(epsilon)))
     change = 1e-4 * at
     moved = jnp.array([at - change, at, at + change])
     x, t = jnp.tile(moved, len(steps)), jnp.repeat(jnp.asarray(steps, jnp.float64), 3)

@@ -10,6 +10,7 @@ from jaxdp._law import _allocation
 from jaxdp._law._average_stitch import stitched
 from jaxdp._law._average_term import Nodes
 from jaxdp._numerical_terms import terms_of
+from tests.programs import jit
 
 SIZE = 64
 
@@ -72,7 +73,7 @@ def test_all_of_a_law_of_an_average(sigma, num_steps, delta, top):
     """
     epsilon = jnp.asarray(top) * jnp.asarray([-0.5, -0.1, 0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0])
 
-    @jax.jit
+    @jit
     def law(sigma):
         (term,) = terms_of(jaxdp.Gaussian(sigma))
         found = _allocation.averaged_term(

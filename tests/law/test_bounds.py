@@ -14,6 +14,7 @@ from jaxdp._law._plan import plan
 from jaxdp._law._query import _epsilon, _log_delta
 from jaxdp._law._terms import orient
 from tests.law import laws
+from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def _program(law):
         deltas = log_delta_bounds(terms, epsilon)
         return deltas if law == "response" else deltas + epsilon_bounds(terms, log_delta=log_delta)
 
-    return jax.jit(jax.vmap(row))
+    return jit(jax.vmap(row))
 
 
 def bounds(law, parameter, count, epsilon=1.0, log_delta=-10.0, **more):
@@ -118,7 +119,7 @@ def _sampled_program(**size):
         terms = (orient(laws.sampled_gaussian(sigma, q, count), add > 0),)
         return epsilon_bounds(terms, delta, **size)
 
-    return jax.jit(jax.vmap(row))
+    return jit(jax.vmap(row))
 
 
 @functools.cache
@@ -233,7 +234,7 @@ def test_gradients_are_those_of_the_bound():
         return (laws.sampled_gaussian(sigma, q, count),)
 
     log_delta = jnp.log(1e-5)
-    chosen = jax.jit(lambda x: plan(law(1.0, 0.01, 1000.0), None, x, 8192))(log_delta)
+    chosen = jit(lambda x: plan(law(1.0, 0.01, 1000.0), None, x, 8192))(log_delta)
 
     def upper(parameters):
         sigma, q, count, log_delta = parameters
@@ -251,8 +252,8 @@ def test_gradients_are_those_of_the_bound():
     def with_value(parameters):
         return 2 * (upper(parameters),)
 
-    slopes, values = jax.jit(jax.vmap(jax.jacfwd(with_value, has_aux=True)))(points)
-    np.testing.assert_allclose(jax.jit(jax.grad(public))(at), slopes[0], rtol=1e-6)
+    slopes, values = jit(jax.vmap(jax.jacfwd(with_value, has_aux=True)))(points)
+    np.testing.assert_allclose(jit(jax.grad(public))(at), slopes[0], rtol=1e-6)
     differences = (values[1:5] - values[5:]) / (2 * steps)
     np.testing.assert_allclose(slopes[0], differences, rtol=1e-4)
 
@@ -263,7 +264,7 @@ def _upper_and_slopes(mechanism):
         term = Term(mechanism(sigma)._log_masses, count, support=mechanism(sigma)._loss_range())
         return epsilon_bounds((term,), delta, sides=(1,))[0]
 
-    return jax.jit(jax.vmap(jax.value_and_grad(upper, argnums=(0, 2))))
+    return jit(jax.vmap(jax.value_and_grad(upper, argnums=(0, 2))))
 
 
 @pytest.mark.parametrize(
@@ -331,7 +332,7 @@ def test_two_terms_equal_one():
     """Breaks if the parts of a heterogeneous composition lose track of their lattices."""
     parts = (Term(laws.gaussian(0.1), 300.0), Term(laws.gaussian(0.2), 50.0))
     exact = laws.gaussian_log_delta(np.sqrt(300 * 0.01 + 50 * 0.04), 8.0)
-    low, high = jax.jit(lambda e: log_delta_bounds(parts, e))(8.0)
+    low, high = jit(lambda e: log_delta_bounds(parts, e))(8.0)
     assert low <= exact <= high
     assert high - low < 2e-2
 

@@ -9,6 +9,7 @@ import jaxdp
 from jaxdp._law._discretise import HalfCells, lower, lower_measure
 from jaxdp._law._grid import family_rungs, rungs
 from jaxdp._numerical_terms import terms_of
+from tests.programs import jit
 
 CASES, CELLS = 4000, 12
 
@@ -53,7 +54,7 @@ def test_the_law_below_lies_below():
         empty = ~(jnp.concatenate([heavy, no]) | jnp.concatenate([no, heavy]))
         return lower_measure(halves, width, jnp.exp(nodes), top, empty)
 
-    found = np.asarray(jax.jit(jax.vmap(below))(width, mass, rise, top, nodes))
+    found = np.asarray(jit(jax.vmap(below))(width, mass, rise, top, nodes))
     ratio = np.exp(nodes)
     # Each half collapsed to its mean, and what lies above the grid at its end: the law from below.
     points = (ratio[:, None, :-1] * (1.0 + rise)).reshape(CASES, -1)

@@ -13,6 +13,7 @@ from jaxdp._law import _jumps
 from jaxdp._law._discretise import lower
 from jaxdp._law._grid import ladder
 from jaxdp._law._terms import Term
+from tests.programs import jit
 
 ATOMS, CASES = 12, 60
 
@@ -37,7 +38,7 @@ def test_the_law_below_lies_below_however_far_its_atoms_are(spread):
     rng = np.random.default_rng(5)
     positions = jnp.asarray(ladder(128, 2**18))
 
-    @jax.jit
+    @jit
     def below(losses, log_p, theta, centre, spacing):
         def masses(lo, hi):
             inside = (losses > lo[:, None]) & (losses <= hi[:, None])
@@ -73,7 +74,7 @@ def test_a_coarser_lattice_below_holds_what_is_far():
     size, spacing, theta = 8192, 0.25, 0.03
     place = np.array([5.0, 200.25, 3000.5, 4000.0, 8000.75])
     weights = np.array([0.1, 0.2, 0.4, 0.2, 0.1])
-    coarsen = jax.jit(lambda w, x: _jumps.coarsen(w, x, spacing, jnp.float64(theta), -1, size))
+    coarsen = jit(lambda w, x: _jumps.coarsen(w, x, spacing, jnp.float64(theta), -1, size))
     found = coarsen(weights, place)
     found, points = np.asarray(found), np.arange(size)
     assert found[5] == pytest.approx(0.1)

@@ -8,6 +8,7 @@ import pytest
 
 import calibrate
 import jaxdp
+from tests.programs import jit
 
 PAIRS = [([0.6, 0.3, 0.1], [0.2, 0.3, 0.5]), ([0.9, 0.1], [0.5, 0.5])]
 WEIGHTS = [0.3, 0.7]
@@ -110,9 +111,9 @@ def test_transforms_and_calibration():
         return jaxdp.delta(run, 1.0, direction="remove")
 
     at = np.array([[1.0, 0.3], [2.0, 0.6]])
-    values = jax.jit(jax.vmap(delta))(*at.T)
+    values = jit(jax.vmap(delta))(*at.T)
     np.testing.assert_allclose(values, [delta(*x) for x in at], rtol=1e-9)
-    slopes = jax.jit(jax.vmap(jax.grad(delta, (0, 1))))(*at.T)
+    slopes = jit(jax.vmap(jax.grad(delta, (0, 1))))(*at.T)
     for i in (0, 1):
         step = 1e-4 * np.eye(2)[i]
         ends = [jax.vmap(delta)(*(at + x * step).T) for x in (1, -1)]

@@ -7,6 +7,7 @@ import pytest
 from jaxdp._law import epsilon_bounds
 from jaxdp._law._terms import orient
 from tests.law import laws
+from tests.programs import jit
 
 RUNS = 8
 
@@ -31,7 +32,7 @@ def epsilons():
     def run(*columns):
         columns = np.broadcast_arrays(*(np.asarray(c, float) for c in columns))
         with jax.enable_x64(True):
-            low, high = jax.jit(lambda x: jax.lax.map(row, x, batch_size=8))(columns)
+            low, high = jit(lambda x: jax.lax.map(row, x, batch_size=8))(columns)
         return np.asarray(low), np.asarray(high)
 
     return run

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import laplace, norm
 
 import jaxdp
+from tests.programs import jit
 
 RATE, COUNT = 0.2, 3
 PAIRS = [([0.6, 0.3, 0.1], [0.2, 0.3, 0.5]), ([0.9, 0.1, 0.0], [0.5, 0.3, 0.2])]
@@ -150,7 +151,7 @@ def test_gradients_of_a_nested_run_agree_with_differences():
     at = np.array([1.0, 2.0, 0.05])
     step = 1e-3 * at
     points = np.concatenate([at[None], at + np.diag(step), at - np.diag(step)])
-    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(epsilon)))(points)  # one program
+    values, slopes = jit(jax.vmap(jax.value_and_grad(epsilon)))(points)  # one program
     differences = (values[1:4] - values[4:]) / (2.0 * step)
     assert np.isfinite(values[0])
     np.testing.assert_allclose(slopes[0], differences, rtol=2e-2)

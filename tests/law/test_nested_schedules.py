@@ -8,6 +8,7 @@ import pytest
 
 import jaxdp
 from jaxdp._mechanisms._schedule import by_steps
+from tests.programs import jit
 
 DELTAS = np.array([1e-1, 1e-3, 1e-5])
 
@@ -137,7 +138,7 @@ def test_derivatives_in_32_bit_programs():
 
     sigma = np.array([1.0, 1.5, 2.0])
     with jax.enable_x64(False):
-        value, slope = jax.jit(jax.value_and_grad(epsilon))(sigma.astype(np.float32))
+        value, slope = jit(jax.value_and_grad(epsilon))(sigma.astype(np.float32))
     assert value.dtype == slope.dtype == np.float32
     step = 1e-2 * np.eye(3)
     up, down = (np.array([epsilon(sigma + side * x) for x in step]) for side in (1.0, -1.0))
@@ -204,12 +205,12 @@ def test_vectors_of_steps_have_slopes():
         return jaxdp.epsilon(run, 1e-4, direction="remove")
 
     rows = np.array([[[0.5, 1.0, 2.0], [0.2, 0.4, 3.0]], [[0.5, 1.0, 1.0], [0.3, 2.0, 2.5]]])
-    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(epsilon)))(rows)
+    values, slopes = jit(jax.vmap(jax.value_and_grad(epsilon)))(rows)
     step = 1e-4 * np.eye(6).reshape(6, 2, 3)
     up, down = (jax.vmap(epsilon)(rows[1] + side * step) for side in (1.0, -1.0))
     np.testing.assert_allclose(slopes[1], ((up - down) / 2e-4).reshape(2, 3), rtol=1e-4)
     with jax.enable_x64(False):
-        single = jax.jit(epsilon)(rows[0].astype(np.float32))
+        single = jit(epsilon)(rows[0].astype(np.float32))
     assert single.dtype == np.float32
     assert values[0] * (1 - 1e-6) <= float(single) <= values[0] * (1 + 1e-6)
 

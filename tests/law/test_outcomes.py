@@ -7,6 +7,7 @@ import pytest
 import jaxdp
 from benchmarks import nesting
 from jaxdp._numerical_outcomes import number, with_outcomes
+from tests.programs import jit
 
 PAIRS = [([0.6, 0.3, 0.1, 0.0], [0.2, 0.3, 0.3, 0.2]), ([0.7, 0.3, 0.0], [0.5, 0.4, 0.1])]
 RATE, WEIGHTS, DELTA = 0.3, [0.25, 0.75], 0.02
@@ -81,7 +82,7 @@ def test_transforms_and_slopes():
 
     at, step = np.array([RATE, WEIGHTS[0]]), np.diag([1e-5, 1e-5])
     rows = np.concatenate([at[None], at + step, at - step])
-    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(epsilon)))(rows)
+    values, slopes = jit(jax.vmap(jax.value_and_grad(epsilon)))(rows)
     np.testing.assert_allclose(slopes[0], (values[1:3] - values[3:]) / 2e-5, rtol=1e-5)
     with jax.enable_x64(False):
         single = jaxdp.epsilon(_everything(), DELTA)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdp
+from tests.programs import jit
 
 EPSILONS = np.array([-2.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 4.37, 5.0])
 DELTAS = np.array([1e-1, 1e-3, 1e-5, 1e-7])
@@ -90,7 +91,7 @@ def test_transforms():
     def at(sigma):
         return jaxdp.privacy_loss(jaxdp.Gaussian(sigma), delta=1e-5).epsilon(1e-5)
 
-    value, slope = jax.jit(jax.value_and_grad(at))(1.0)
+    value, slope = jit(jax.value_and_grad(at))(1.0)
     exact = jax.grad(lambda s: jaxdp.epsilon(jaxdp.Gaussian(s), 1e-5))(1.0)
     np.testing.assert_allclose(slope, exact, rtol=5e-2)
     sigmas = np.array([1.0, 2.0])

@@ -7,6 +7,7 @@ import numpy as np
 import jaxdp
 from jaxdp import _numerical_terms
 from jaxdp._law import _saddle
+from tests.programs import jit
 
 
 def estimates(sigma, rate, steps, epsilon):
@@ -22,7 +23,7 @@ def test_rough_cells_estimate_as_well():
     with jax.enable_x64(True):
         settings = np.array([[0.6, 0.3, 20.0], [1.0, 0.01, 1000.0], [3.0, 1e-4, 1e5]])
         at = np.array([4.0, 1.5, 0.05])
-        fine, rough = jax.jit(jax.vmap(estimates))(*settings.T, at)
+        fine, rough = jit(jax.vmap(estimates))(*settings.T, at)
         np.testing.assert_allclose(rough, fine, rtol=3e-3)
         terms = _numerical_terms.terms_of(jaxdp.Repeated(jaxdp.Gaussian(1.0), 5))
         size = _saddle.coarse_atoms(terms, rough=True).loss.size

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import jaxdp
+from tests.programs import jit
 
 STEPS = 60
 DELTA = 1e-5
@@ -75,7 +76,7 @@ def test_reverse_mode_gradient_is_that_of_the_bound():
     moves = [_rng.normal(size=STEPS) * x for x in (SIGMA, RATE)]
     off = h * np.array([0, 1, -1, 0, 0]), h * np.array([0, 0, 0, 1, -1])
     points = (x + np.outer(o, m) for x, o, m in zip((SIGMA, RATE), off, moves, strict=True))
-    values, slopes = jax.jit(jax.vmap(jax.value_and_grad(spent, argnums=(0, 1))))(*points)
+    values, slopes = jit(jax.vmap(jax.value_and_grad(spent, argnums=(0, 1))))(*points)
     differences = (values[1] - values[2], values[3] - values[4])
     for slope, move, difference in zip(slopes, moves, differences, strict=True):
         assert np.vdot(slope[0], move) == pytest.approx(float(difference) / (2 * h), rel=1e-5)

@@ -12,6 +12,7 @@ from jaxdp._law._grid import Lattice, align, even_rungs
 from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import Frame
 from jaxdp._numerical_terms import terms_of
+from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -144,7 +145,7 @@ def test_what_underflows_far_from_the_centre_is_no_bound():
         law = _compose.compose(terms, chosen._replace(epsilon=centre), 16384, -1)
         return _query._epsilon(law, log_delta, centre, -1)
 
-    found = jax.jit(lambda centres: jax.lax.map(low, centres))(jnp.linspace(1.0, 800.0, 40))
+    found = jit(lambda centres: jax.lax.map(low, centres))(jnp.linspace(1.0, 800.0, 40))
     assert np.all(found <= 0.15)  # the truth is about .02
 
 

@@ -13,6 +13,7 @@ from scipy.stats import norm
 import jaxdp
 from tests.law import finite_truth
 from tests.law.test_privacy_loss_exact import ROWS, truth
+from tests.programs import jit
 
 RATES = np.concatenate([np.geomspace(1e-10, 0.1, 100), np.linspace(0.11, 1.0, 100)])
 NUMERICAL = jaxdp.Numerical()
@@ -102,7 +103,7 @@ def test_transforms():
     def one(sigma, rate):
         return jaxdp.tradeoff(sgd(sigma), rate)
 
-    found = jax.jit(jax.vmap(jax.value_and_grad(one, argnums=(0, 1))))(*asked)
+    found = jit(jax.vmap(jax.value_and_grad(one, argnums=(0, 1))))(*asked)
     value, slopes = jax.tree.map(np.asarray, found)
     assert slopes[0][1] == pytest.approx(float(value[2] - value[0]) / 0.002, rel=1e-3)
     assert -1.0 < slopes[1][1] < 0.0

@@ -9,6 +9,7 @@ import pytest
 import calibrate
 import jaxdp
 from jaxdp._matrix import _exchangeable, _linear, _strategies
+from tests.programs import jit
 
 QUICK = jaxdp.Renyi(orders=(2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 32.0, 48.0, 64.0))
 RATIOS = np.exp([0.0, 0.3, 1.0, 2.5])
@@ -70,7 +71,7 @@ def test_every_candidate_bounds_every_curve(in_float64):
     """Against quadrature: Kahane, Loewner and patterns of bins from above, blocks from below."""
     loose = []
     evaluate = {
-        family: jax.jit(lambda matrix, sigma, family=family: family(_lags(matrix), sigma))
+        family: jit(lambda matrix, sigma, family=family: family(_lags(matrix), sigma))
         for family in (_exchangeable.above, _exchangeable.below)
     }
     for b in (2, 3):
@@ -102,9 +103,9 @@ def test_long_patterns_apart_from_short_ones_are_the_same(monkeypatch, in_float6
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_tests_are_below_every_curve_and_near_it(direction, in_float64):
     index, gaps = ("remove", "add").index(direction), []
-    responses = jax.jit(lambda matrix: _linear.responses(_strategies.Dense(matrix), 6, 3))
+    responses = jit(lambda matrix: _linear.responses(_strategies.Dense(matrix), 6, 3))
     log_delta = jax.vmap(lambda r, e: _linear.log_delta(r, e, direction), (None, 0))
-    log_delta = jax.jit(log_delta)
+    log_delta = jit(log_delta)
     for matrix, sigma in _random_strategies(7, 6, 6):
         gram = truth.gram(matrix, 3) / sigma**2
         exact = truth.curves(gram, RATIOS)[index]
@@ -189,8 +190,8 @@ def _epsilon(column, sigma):
 def test_gradients_agree_with_differences_under_jit_and_vmap(in_float64):
     column = jnp.asarray(BANDS)
     sigmas = jnp.array([1.5, 6.0])
-    evaluate = jax.jit(jax.vmap(_epsilon, (None, 0)))
-    grads = jax.jit(jax.vmap(jax.grad(_epsilon, (0, 1)), (None, 0)))(column, sigmas)
+    evaluate = jit(jax.vmap(_epsilon, (None, 0)))
+    grads = jit(jax.vmap(jax.grad(_epsilon, (0, 1)), (None, 0)))(column, sigmas)
     step = 1e-5
     for i in range(4):
         shift = jnp.zeros(4).at[i].set(step)
@@ -215,9 +216,9 @@ def test_gradients_of_the_engine_agree_with_differences(in_float64):
 
     at, step = jnp.append(jnp.asarray(BANDS), 3.0), 1e-4
     shifts = step * jnp.eye(5)
-    ends = jax.jit(lambda x: jax.lax.map(epsilon, x))(jnp.concatenate([at + shifts, at - shifts]))
+    ends = jit(lambda x: jax.lax.map(epsilon, x))(jnp.concatenate([at + shifts, at - shifts]))
     slopes = (ends[:5] - ends[5:]) / (2.0 * step)
-    np.testing.assert_allclose(jax.jit(jax.grad(epsilon))(at), slopes, rtol=1e-3)
+    np.testing.assert_allclose(jit(jax.grad(epsilon))(at), slopes, rtol=1e-3)
 
 
 def test_sigma_is_calibrated():

@@ -9,6 +9,7 @@ import pytest
 import jaxdp
 from jaxdp._matrix import _estimate
 from jaxdp._matrix._two_bins import two_bins
+from tests.programs import jit
 
 RATIOS = np.exp([0.0, 0.3, 1.0, 2.5])
 
@@ -62,7 +63,7 @@ def test_a_small_delta_with_few_samples():
 def test_a_caller_in_32_bits_under_jit_and_vmap():
     run = jaxdp.MatrixMechanism([1.0, 0.5], 2.0, num_steps=12, num_bins=4)
     with jax.enable_x64(False):
-        ask = jax.jit(
+        ask = jit(
             jax.vmap(lambda e: jaxdp.estimate_delta(run, e, jax.random.key(1), num_samples=2000))
         )
         got = ask(jnp.array([0.5, 1.0]))
@@ -92,7 +93,7 @@ def test_two_bins_dominate_tightly():
     commons, owns = np.array([0.01, 0.3, 2.0]), np.array([1.5, 0.0, 9.0])
     logs, ends = jnp.log(RATIOS), jnp.linspace(-60.0, 60.0, 41)
 
-    @jax.jit
+    @jit
     @jax.vmap
     def answers(common, own):
         pair = two_bins(common, own)

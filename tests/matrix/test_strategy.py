@@ -9,6 +9,7 @@ import pytest
 import calibrate
 from calibrate import _strategy
 from jaxdp._matrix import _exchangeable, _strategies
+from tests.programs import jit
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def test_the_search_finds_the_best_of_a_grid(in_float64):
     """Two bands: one coefficient, and not the square root's 0.5."""
     n, b, epsilon, delta = 40, 10, 2.0, 1e-5
 
-    @jax.jit
+    @jit
     @jax.vmap
     def loss(second):
         column = jnp.stack([1.0, second])

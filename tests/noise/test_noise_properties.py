@@ -23,6 +23,7 @@ import jaxdp
 from jaxdp import _hypergeometric
 from jaxdp import _noise as noise
 from jaxdp._noise import _variance_gamma
+from tests.programs import jit
 
 RNG = np.random.default_rng(20)
 N = 12
@@ -177,7 +178,7 @@ def test_gdl_rounding_allowance():
     beta, a = np.array([1e8, 2e4, 40.0, 6e4]), np.array([25.0, 9.3, 0.5, 4e-3])
     k = np.array([0.0, 11.0, 25.0, 2e5])
     m = noise.GeneralizedDiscreteLaplace(beta, a, np.ones(4))
-    log_f, allowed = jax.jit(jax.vmap(lambda m, k: (m._log_pmf(k), m._log_pmf_error())))(m, k)
+    log_f, allowed = jit(jax.vmap(lambda m, k: (m._log_pmf(k), m._log_pmf_error())))(m, k)
     with mp.workdps(30):
         for i in range(k.size):
             b, top, order = mp.mpf(beta[i]), mp.cosh(mp.mpf(a[i])), mp.mpf(k[i])
@@ -206,7 +207,7 @@ def test_laplace_sum():
     """Breaks when a sum of n Laplace variables is not Gamma(n) - Gamma(n), or at n = 1 Laplace."""
     n = np.array([2.0, 5.0, 40.0])
     y = np.array([1e-3, 0.7, 4.0, 30.0])
-    log_f = jax.jit(jax.vmap(_variance_gamma.log_density))(n, jnp.log(jnp.tile(y, (3, 1))))
+    log_f = jit(jax.vmap(_variance_gamma.log_density))(n, jnp.log(jnp.tile(y, (3, 1))))
     expected = [laplace_sum_density(int(count), y) for count in n]
     np.testing.assert_allclose(np.exp(log_f), expected, rtol=1e-11)
     eps = np.array([0.1, 0.4, 0.8])
@@ -239,7 +240,7 @@ def test_masses_rebuild_the_curve(name):
     """
     parameters, build = LAWS[name]
 
-    @jax.jit
+    @jit
     def cells(m):
         ends = jnp.clip(jnp.stack(m._loss_range()), -40.0, 40.0)
         inner = ends[0] + (ends[1] - ends[0]) * jnp.linspace(0.0, 1.0, 400)
@@ -289,7 +290,7 @@ def test_only_what_is_needed_of_shares_is_worked_out():
     k = np.concatenate([np.arange(0.0, 600.0), np.arange(3.0, 403.0)])
     weight = functools.partial(_hypergeometric.log_gdl_weight, k=k)
 
-    @jax.jit
+    @jit
     def both(beta, a, needed):
         def value_and_slope(needed):
             return jax.jvp(lambda a: weight(beta, a=a, needed=needed), (a,), (jnp.ones_like(a),))

@@ -8,6 +8,7 @@ from scipy import stats
 
 import jaxdp
 from jaxdp import _noise as noise
+from tests.programs import jit
 
 SHARED = {
     "gaussian": jaxdp.Gaussian(3.0, 2.0),
@@ -178,9 +179,9 @@ def test_bad_types_and_traced_values():
         noise.repeated_noise_renyi(jaxdp.RandomizedResponse(1.0), 2.0)
     with pytest.raises(TypeError, match="all integer-valued"):
         noise.repeated_noise_renyi([noise.Skellam(1.0), jaxdp.Laplace(1.0)], 2.0)
-    shifted = jax.jit(lambda d: jaxdp.delta(noise.DiscreteGaussian(1.0, d), 0.5))
+    shifted = jit(lambda d: jaxdp.delta(noise.DiscreteGaussian(1.0, d), 0.5))
     assert np.isnan(shifted(1.5))
-    assert np.isnan(jax.jit(lambda d: jaxdp.renyi(noise.DiscreteLaplace(1.0, d), 2.0))(0.5))
+    assert np.isnan(jit(lambda d: jaxdp.renyi(noise.DiscreteLaplace(1.0, d), 2.0))(0.5))
 
 
 def test_splits_of_integers_add_up():
@@ -194,7 +195,7 @@ def test_splits_of_integers_add_up():
     def traced(part):
         return noise.repeated_noise_renyi(pair, 2.0, sensitivity=far + 1, split=[part, 0.0])
 
-    values = jax.jit(traced)(np.array([far, far + 1.0]))
+    values = jit(traced)(np.array([far, far + 1.0]))
     assert np.isnan(values[0])
     assert np.isfinite(values[1])
     alone = noise.repeated_noise_renyi(pair, 2.0, sensitivity=1, split=[0, 1])

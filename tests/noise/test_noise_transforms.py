@@ -9,6 +9,7 @@ from batches import ask
 import calibrate
 import jaxdp
 from jaxdp import _noise as noise
+from tests.programs import jit
 
 STEP = 1e-5
 
@@ -88,11 +89,11 @@ def test_single_precision_program(name):
     arguments; slopes are compared with central differences of those.
     """
     function, reference, at, side = ROWS[name]
-    reference = reference or jax.jit(jax.vmap(function))
+    reference = reference or jit(jax.vmap(function))
     at = np.float32(at)
     rows = np.stack([at, at * np.float32(1.03125)])
     with jax.enable_x64(False):
-        program = jax.jit(jax.vmap(jax.value_and_grad(function, tuple(range(at.size)))))
+        program = jit(jax.vmap(jax.value_and_grad(function, tuple(range(at.size)))))
         values, slopes = program(*map(jnp.float32, rows.T))
         assert {x.dtype for x in (values, *slopes)} == {jnp.dtype(jnp.float32)}
     exact = rows.astype(np.float64)
@@ -114,7 +115,7 @@ def test_single_precision_program(name):
 def test_gradients_of_pure_epsilon(build, at):
     """Breaks when a derivative of the pure-DP epsilon differs from central differences by 1e-6."""
     at = np.asarray(at)
-    slopes = jax.jit(jax.grad(lambda p: jaxdp.epsilon(build(*p, 3.0), 0.0)))(tuple(at))
+    slopes = jit(jax.grad(lambda p: jaxdp.epsilon(build(*p, 3.0), 0.0)))(tuple(at))
     steps = np.eye(at.size) * STEP * at
     values = ask(jaxdp.epsilon, build(*np.concatenate([at + steps, at - steps]).T, 3.0), 0.0)
     differences = (values[: at.size] - values[at.size :]) / (2 * STEP * at)

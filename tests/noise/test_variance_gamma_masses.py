@@ -9,6 +9,7 @@ import pytest
 from jaxdp._noise import _variance_gamma
 from jaxdp._noise import _variance_gamma_masses as masses
 from jaxdp._noise._sums import QUADRATURE
+from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +27,7 @@ def _intervals(deviation, number, seed):
 
 def _of_noise(beta, low, high):
     noise = masses.pair(beta, 1.0).noise
-    return np.asarray(jax.jit(noise.log_interval)(jnp.asarray(low), jnp.asarray(high)))
+    return np.asarray(jit(noise.log_interval)(jnp.asarray(low), jnp.asarray(high)))
 
 
 @pytest.mark.parametrize("count", [1.0, 2.0])
@@ -81,7 +82,7 @@ def test_the_loss_is_the_level_where_it_is_met(beta):
     pair = masses.pair(beta, 0.5)
     most = min(float(jnp.max(pair.losses)), 0.99 * float(pair.top) if beta < 1.0 else 0.4999)
     level = np.linspace(1e-3 * most, 0.999 * most, 1500)
-    first, second = (np.asarray(x) for x in jax.jit(masses._positions)(pair, jnp.asarray(level)))
+    first, second = (np.asarray(x) for x in jit(masses._positions)(pair, jnp.asarray(level)))
     for place in (first, second):
         some = np.isfinite(place) & (np.abs(place) > 1e-300)
         distance = jnp.asarray(np.log(np.abs(place[some])))

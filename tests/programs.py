@@ -1,0 +1,37 @@
+"""Programs of the suite, run by NumPy until that has cost what a compilation would.
+
+A test asks a program for a few rows, once: most of its time would be XLA's. Where the compiler is
+the subject, use `jax.jit`.
+"""
+
+import functools
+
+import jax
+import numpy as np
+
+from jaxdp import _devices, _interpreter
+
+
+def jit(function):
+    """`jax.jit`, without static arguments; in 32-bit programs no more than that."""
+    compiled = jax.jit(function)
+    loans = {}
+
+    @functools.wraps(function)
+    def run(*args):
+        leaves, tree = jax.tree.flatten(args)
+        traced = any(isinstance(x, jax.core.Tracer) for x in leaves)
+        if traced or not jax.config.jax_enable_x64 or not _interpreter.is_accurate():
+            return compiled(*args)
+        key = tree, tuple((np.shape(x), getattr(x, "dtype", type(x))) for x in leaves)
+        if key not in loans:
+            traced = compiled.trace(*args)
+            types = [a.dtype for a in traced.jaxpr.in_avals]
+            loans[key] = _devices._Loan(traced.jaxpr), types, jax.tree.structure(traced.out_info)
+        loan, types, out = loans[key]
+        found = loan.run([np.asarray(x, dtype) for x, dtype in zip(leaves, types, strict=True)])
+        if found is None:
+            return compiled(*args)
+        return jax.tree.unflatten(out, map(jax.numpy.asarray, found))
+
+    return run
