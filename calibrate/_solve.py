@@ -267,7 +267,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         at_end = (usable | met) & (excess_at_end <= 0.0)
     elif numerical:  # it is enough that it seems so: the search looks there
         least = build(jnp.exp(end), *constants[1])
-        rarely = _answers.log_touched(least, constants[0][0]) <= jnp.log(delta) * (1.0 + 1e-6)
+        rarely = _answers.log_unshared(least, constants[0][0]) <= jnp.log(delta) * (1.0 + 1e-6)
         at_end = (met & ~usable) | rarely
     else:
         at_end = (usable | met) & (cheap(end) <= 0.0)

@@ -100,7 +100,7 @@ def log_deltas(
         values = by._log_delta(part, epsilon, direction, sides)
         if by._reads_laws:  # far from the bulk a lattice may say nothing
             values = _at_most(values, sides, _log_delta_unaveraged(part, epsilon))
-            values = _at_most(values, sides, log_touched(part, epsilon))
+            values = _at_most(values, sides, log_unshared(part, epsilon))
         inside, gone = part._in_domain() & (epsilon == epsilon), _lost(part, direction)
         least = jnp.where(epsilon < 0.0, log1mexp(jnp.minimum(epsilon, -1e-300)), -jnp.inf)
         least = jnp.where(epsilon == -jnp.inf, 0.0, least * (1.0 + 2.0**-48))
@@ -182,12 +182,12 @@ def _at_most(values: Bounds, sides: Sides, cap: jax.Array) -> Bounds:
     return tuple(jnp.where(v > cap, cap, v) if side > 0 else v for v, side in both)
 
 
-def log_touched(m: Mechanism, epsilon: jax.Array) -> jax.Array:
-    """Log of what delta is at most where no step may have seen the record: 1 - c min(1, e^eps).
+def log_unshared(m: Mechanism, epsilon: jax.Array) -> jax.Array:
+    """Log of what delta is at most where P and Q share a mass of c: 1 - c min(1, e^eps).
 
-    With P = c Q + (1 - c) P', P(S) - e^eps Q(S) and Q(S) - e^eps P(S) are at most that.
+    With P = c R + (1 - c) P' and Q = c R + (1 - c) Q', P(S) - e^eps Q(S) is at most that.
     """
-    log_c = _curve.log_untouched(m)
+    log_c = _curve.log_shared(m)
     if log_c is None:
         return jnp.zeros(())
     log_c += jnp.minimum(epsilon, 0.0)
@@ -208,9 +208,9 @@ def has_aim(m: Mechanism, method: Method) -> bool:
     return m._structure() is m and method._aimed(m) is not None
 
 
-def _epsilon_touched(m: Mechanism, log_delta: jax.Array) -> jax.Array:
-    """What epsilon is at most by `log_touched`: 0 or inf."""
-    rare = log_touched(m, jnp.zeros(())) <= log_delta * (1.0 + 2.0**-48)
+def _epsilon_unshared(m: Mechanism, log_delta: jax.Array) -> jax.Array:
+    """What epsilon is at most by `log_unshared`: 0 or inf."""
+    rare = log_unshared(m, jnp.zeros(())) <= log_delta * (1.0 + 2.0**-48)
     return jnp.where(rare, 0.0, jnp.inf)
 
 
@@ -228,7 +228,7 @@ def aimed(
     bounds = resolve(m, method)._aimed(m)
     assert bounds is not None  # as `has_aim` says
     found = bounds(epsilon, jnp.log(delta), direction)
-    caps = log_touched(m, epsilon), _epsilon_touched(m, jnp.log(delta))
+    caps = log_unshared(m, epsilon), _epsilon_unshared(m, jnp.log(delta))
     found = [_at_most((v,), (1,), cap)[0] for v, cap in zip(found, caps, strict=True)]
     log_delta, least = (jnp.where(m._in_domain(), value, jnp.nan) for value in found)
     return log_delta, least
@@ -247,7 +247,7 @@ def log_delta_estimate(
         above = part._above(epsilon, None)
         way = "remove" if above._symmetric() else direction
         value = _numerical.log_delta_estimate(above, epsilon, way, fine)
-        value = jnp.minimum(value, log_touched(above, epsilon))
+        value = jnp.minimum(value, log_unshared(above, epsilon))
         value = jnp.where(epsilon < _curve.largest_loss(above, direction), value, -jnp.inf)
         return (jnp.where(part._in_domain() & above._in_domain(), value, jnp.nan),)
 
@@ -292,7 +292,7 @@ def epsilons(
         values = by._epsilon(part, positive, direction, sides)
         if by._reads_laws:
             values = _at_most(values, sides, _epsilon_unaveraged(part, jnp.log(positive)))
-            values = _at_most(values, sides, _epsilon_touched(part, jnp.log(positive)))
+            values = _at_most(values, sides, _epsilon_unshared(part, jnp.log(positive)))
         largest = _curve.largest_losses(part, direction, sides)
         inside = part._in_domain() & _checks.DELTA.contains(delta)
         found = []

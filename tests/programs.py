@@ -12,16 +12,23 @@ import numpy as np
 from jaxdp import _devices, _interpreter
 
 
+def _is_key(x):
+    return isinstance(x, jax.Array) and jax.dtypes.issubdtype(x.dtype, jax.dtypes.extended)
+
+
 def jit(function):
-    """`jax.jit`, without static arguments; in 32-bit programs no more than that."""
+    """`jax.jit`, without static arguments.
+
+    In 32-bit programs, and of random keys, it is no more than that.
+    """
     compiled = jax.jit(function)
     loans = {}
 
     @functools.wraps(function)
     def run(*args):
         leaves, tree = jax.tree.flatten(args)
-        traced = any(isinstance(x, jax.core.Tracer) for x in leaves)
-        if traced or not jax.config.jax_enable_x64 or not _interpreter.is_accurate():
+        other = any(isinstance(x, jax.core.Tracer) or _is_key(x) for x in leaves)
+        if other or not jax.config.jax_enable_x64 or not _interpreter.is_accurate():
             return compiled(*args)
         key = tree, tuple((np.shape(x), getattr(x, "dtype", type(x))) for x in leaves)
         if key not in loans:

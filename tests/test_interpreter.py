@@ -197,6 +197,10 @@ CASES = {
     "loops": (_loop, (0.7,)),
     "batched loops": (jax.vmap(_loop), (TABLE[0, 0],)),
     "gradients": (jax.grad(lambda x: (_clipped(x) + jax.checkpoint(jnp.sin)(x)) * 2.0), (0.5,)),
+    "a number for an array": (
+        jax.grad(lambda x: jnp.sum(lax.imag(jnp.sin(lax.complex(x, 2.0 * x))))),
+        (TABLE,),
+    ),
     "custom rules": (lambda x: (_clipped(x), _doubled(x), jax.grad(_doubled)(x)), (0.5,)),
     "rare": (lambda x: (jax.scipy.special.gammaln(x), lax.erf_inv(x)), (POSITIVE,)),
 }

@@ -261,6 +261,7 @@ def test_extremes():
         assert np.all(found[0][2:] > 0.97 * epsilon[2:])
 
 
+@pytest.mark.slow
 def test_beside_other_mechanisms():
     """Breaks when a bound is on the wrong side of the optimal adaptive composition, or far from it.
 

@@ -96,7 +96,9 @@ def _clamp(low: Any, x: Any, high: Any) -> Any:
 
 
 def _complex(x: Any, y: Any) -> Any:
-    out = np.empty(np.shape(x), np.result_type(x, np.complex64))
+    # (A number may stand for an array of it.)
+    shape = np.broadcast_shapes(np.shape(x), np.shape(y))
+    out = np.empty(shape, np.result_type(x, np.complex64))
     out.real, out.imag = x, y
     return out
 

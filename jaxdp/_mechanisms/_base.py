@@ -167,6 +167,7 @@ class Base(Mechanism):
     """A mechanism that is one step: no composition, exact hockey-stick curve."""
 
     _has_law: ClassVar[bool] = True  # whether `_log_masses` answers
+    _is_short: ClassVar[bool] = False  # whether `_log_hockey_stick` takes few operations
 
     @abc.abstractmethod
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _divergences, _orders
+from jaxdp import _special as special
 from jaxdp._mechanisms._base import Average, Base, Direction, Mechanism, Term
 from jaxdp._mechanisms._gaussian import GaussianFamily, composed
 
@@ -75,20 +76,33 @@ def without_averages(m: Mechanism) -> Mechanism | None:
     return composed(parts) if all(isinstance(p, GaussianFamily) for p, _ in parts) else None
 
 
-def log_untouched(m: Mechanism) -> jax.Array | None:
-    """Log of the chance c that no step saw the record, rounded down: P = c Q + (1 - c) P'.
+def log_shared(m: Mechanism) -> jax.Array | None:
+    """Log of a c, rounded down, with P = c R + (1 - c) P' and Q = c R + (1 - c) Q'.
 
-    None where some step surely does, or is an average.
+    The product of what the steps' P and Q share: 1 - TV, or the chance that no sample has the
+    record. The laws of an average share as much as those of one step, by convexity. None where that
+    is not known, or takes many operations.
     """
     total = jnp.zeros((), jnp.float64)
-    for term in m._terms():
-        step = term.mechanism
-        one = step._log_untouched() if isinstance(step, Base) else None
+    for term in canonical_terms(m):
+        one = _log_shared_by(term.mechanism)
         if one is None:
             return None
         times = jnp.asarray(term.multiplicity, jnp.float64)
         total += jnp.where(times > 0.0, jnp.where(times > 0.0, times, 1.0) * one, 0.0)
     return total * (1.0 + 2.0**-46)  # (more than logarithm, product and sum round)
+
+
+def _log_shared_by(step: Any) -> jax.Array | None:
+    if isinstance(step, Average):
+        return log_shared(step.mechanism)
+    if not isinstance(step, Base) or not step._is_short:
+        return step._log_untouched() if isinstance(step, Base) else None
+    apart = step._log_hockey_stick(jnp.zeros(()), "remove", _divergences.SLACK)
+    apart = apart + 2.0**-44  # (next to 1 - TV = 0 the difference has no digits)
+    some = (apart > -jnp.inf) & (apart < -(2.0**-20))
+    shared = special.log1mexp(jnp.where(some, apart, -1.0))
+    return jnp.where(some, shared, jnp.where(apart == -jnp.inf, 0.0, -jnp.inf))
 
 
 def ends(m: Mechanism) -> tuple[End, End]:

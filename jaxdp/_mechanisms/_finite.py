@@ -33,6 +33,7 @@ class RandomizedResponse(Base):
 
     epsilon: ArrayLike
 
+    _is_short: ClassVar = True
     _domains: ClassVar = {"epsilon": _checks.POSITIVE}
 
     def _rate(self, s: jax.Array) -> jax.Array:
@@ -86,6 +87,7 @@ class ApproximateDP(Base):
     epsilon: ArrayLike
     delta: ArrayLike = 0.0
 
+    _is_short: ClassVar = True
     _domains: ClassVar = {"epsilon": _checks.POSITIVE, "delta": _checks.DELTA}
 
     def _rate(self, s: jax.Array) -> jax.Array:

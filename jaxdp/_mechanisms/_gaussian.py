@@ -29,6 +29,7 @@ def _held(mu: jax.Array) -> jax.Array:
 class GaussianFamily(Base):
     """Abstract: equivalent to distinguishing N(mu, 1) from N(0, 1), or no easier than that."""
 
+    _is_short: ClassVar = True
     _less_divergent: ClassVar[bool] = False  # whether `_rho` is below that of the Gaussian
 
     @abc.abstractmethod

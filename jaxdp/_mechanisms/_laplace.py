@@ -36,6 +36,7 @@ class Laplace(Base):
     scale: ArrayLike
     sensitivity: ArrayLike = 1.0
 
+    _is_short: ClassVar = True
     _domains: ClassVar = {"scale": _checks.POSITIVE, "sensitivity": _checks.POSITIVE}
 
     @property

@@ -81,6 +81,8 @@ def normalised_logs(p: jax.Array) -> jax.Array:
 class FiniteFamily(Base):
     """Abstract: a pair of distributions on a finite set."""
 
+    _is_short: ClassVar = True
+
     @abc.abstractmethod
     def _logs(self) -> tuple[jax.Array, jax.Array]:
         """log P and log Q, normalised; nan where they are no distributions."""

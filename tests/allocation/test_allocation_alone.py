@@ -35,7 +35,9 @@ def mechanism(kind, sigma, q):
     }[kind]()
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "sampled", "discrete"])
+@pytest.mark.parametrize(
+    "kind", ["gaussian", "sampled", pytest.param("discrete", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("direction", ["remove", "add"])
 def test_epsilon_of_few_steps_far_out(kind, direction):
     """Breaks when a bound is of no use: lower ones of 0 (60 in 100), upper ones of twice that."""

@@ -101,6 +101,7 @@ def test_one_epoch_is_enumerated(direction):
     _check(_allocation(rows, 1), rows, direction, 2e-2)
 
 
+@pytest.mark.slow
 def test_few_epochs_of_few_steps_are_bracketed_narrowly():
     """Breaks when a plan looks for an average rarer than that of steps which all fail.
 

@@ -9,7 +9,6 @@ from scipy import stats
 
 import jaxdp
 from jaxdp import _amplification as amp
-from tests.programs import jit
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +127,7 @@ def test_audit_on_a_quadratic(record):
     other = data.at[record - 1, 0].set(1.0)  # gradients differ by 1 = 2 C
     keys = jax.random.split(jax.random.key(7), 2 * runs).reshape(2, runs)
 
-    @jit
+    @jax.jit
     def final(run_keys, records):
         run = lambda k: sgd.run(k, records, quadratic, jnp.zeros(1), radius=1e3)[0]  # noqa: E731
         return jax.vmap(run)(run_keys)
@@ -161,7 +160,7 @@ def test_gradients_and_32_bit_callers():
     f = lambda eta, sigma: jaxdp.epsilon(  # noqa: E731
         amp.NoisyProjectedSGD(1.0, 1.0, 0.3, eta, sigma, 20, 15), 1e-5
     )
-    got, h = jit(jax.grad(f, (0, 1)))(0.7, 2.0), 1e-6
+    got, h = jax.jit(jax.grad(f, (0, 1)))(0.7, 2.0), 1e-6
     close(got[0], (f(0.7 + h, 2.0) - f(0.7 - h, 2.0)) / (2 * h), rtol=1e-5)
     close(got[1], (f(0.7, 2.0 + h) - f(0.7, 2.0 - h)) / (2 * h), rtol=1e-5)
     wide = amp.NoisyProjectedSGD(1.0, 1.0, 0.3, 0.7, 2.0, 20).per_record()
@@ -200,7 +199,7 @@ def test_bad_input(changes, match):
     with pytest.raises(ValueError, match=match):
         amp.NoisyProjectedSGD(**good | changes)
 
-    @jit
+    @jax.jit
     def traced(parameters):
         sgd = amp.NoisyProjectedSGD(**parameters)
         return jaxdp.epsilon(sgd, 1e-5), sgd.rate(), sgd.printed_rate()
@@ -219,7 +218,7 @@ def test_bad_runs():
     with pytest.raises(ValueError, match="passes"):
         call(jnp.zeros((6, 2)), passes=0)
     with pytest.raises(ValueError, match="num_records"):
-        jit(lambda n: amp.NoisyProjectedSGD(1.0, 1.0, 1.0, 0.3, 1.0, n).per_record().rate())(6)
+        jax.jit(lambda n: amp.NoisyProjectedSGD(1.0, 1.0, 1.0, 0.3, 1.0, n).per_record().rate())(6)
 
 
 def test_slopes_at_ties():

@@ -104,7 +104,7 @@ def test_transformations_and_calibration():
     np.testing.assert_allclose(
         jit(jax.vmap(epsilon))(sigmas), jnp.maximum(alone, epsilon(1e9)), rtol=1e-9
     )
-    slopes = jax.vmap(jax.grad(epsilon))(sigmas)
+    slopes = jit(jax.vmap(jax.grad(epsilon)))(sigmas)
     assert slopes[0] < slopes[1] < 0.0 == slopes[2]
     found = calibrate.solve(
         lambda s: jaxdp.Parallel([jaxdp.Gaussian(s), jaxdp.Gaussian(2.0 * s)]),

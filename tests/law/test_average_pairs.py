@@ -13,6 +13,7 @@ import jaxdp
 from jaxdp._law import _average_atoms, _average_pairs_plan
 from tests.law import finite_truth
 from tests.law.laws import laplace, randomized_response, sampled_gaussian
+from tests.programs import jit
 
 mp.mp.dps = 60
 
@@ -167,7 +168,7 @@ def test_derivatives(direction):
         return jaxdp.epsilon(run, 8e-7, direction=direction)
 
     at = (2.81, 55.0, 263.0)
-    slope = jax.grad(epsilon, (0, 1, 2))(*at)
+    slope = jit(jax.grad(epsilon, (0, 1, 2)))(*at)
     for i, (size, room) in enumerate([(1e-4, 1e-3), (1e-2, 1e-3), (1e-3, 1e-3)]):
         # (By the number of steps to the right: between whole numbers it is a mixture.)
         further = [x + size * (k == i) for k, x in enumerate(at)]

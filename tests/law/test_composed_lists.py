@@ -8,6 +8,7 @@ import pytest
 import jaxdp
 from jaxdp._mechanisms._schedule import with_schedules
 from tests.law import finite_truth
+from tests.programs import jit
 
 SCALES = np.linspace(2.0, 6.0, 16)
 MIXED = [
@@ -99,7 +100,7 @@ def test_gradients_and_mixed_numbers():
         return jaxdp.epsilon(jaxdp.Composed(steps), 1e-5)
 
     rest = np.array([2.0, 3.0, 4.0])
-    slope, slopes = jax.grad(epsilon, argnums=(0, 1))(2.5, rest)
+    slope, slopes = jit(jax.grad(epsilon, argnums=(0, 1)))(2.5, rest)
     h = 1e-5
     up, down = epsilon(2.5 + h, rest), epsilon(2.5 - h, rest)
     assert slope == pytest.approx(float(up - down) / (2 * h), rel=1e-6)

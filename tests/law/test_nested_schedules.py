@@ -56,7 +56,8 @@ def _brackets(run, law, direction, width=3e-3):
     assert (high - low <= width * high + 1e-9).all()
 
 
-@pytest.mark.parametrize("direction", [pytest.param("remove", marks=pytest.mark.slow), "add"])
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["remove", "add"])
 def test_schedule_of_allocations(direction):
     """Breaks when a step's table is not its own, or is of the other direction."""
     epsilon = np.array([0.5, 1.0, 1.5, 2.0])
@@ -207,7 +208,7 @@ def test_vectors_of_steps_have_slopes():
     rows = np.array([[[0.5, 1.0, 2.0], [0.2, 0.4, 3.0]], [[0.5, 1.0, 1.0], [0.3, 2.0, 2.5]]])
     values, slopes = jit(jax.vmap(jax.value_and_grad(epsilon)))(rows)
     step = 1e-4 * np.eye(6).reshape(6, 2, 3)
-    up, down = (jax.vmap(epsilon)(rows[1] + side * step) for side in (1.0, -1.0))
+    up, down = (jit(jax.vmap(epsilon))(rows[1] + side * step) for side in (1.0, -1.0))
     np.testing.assert_allclose(slopes[1], ((up - down) / 2e-4).reshape(2, 3), rtol=1e-4)
     with jax.enable_x64(False):
         single = jit(epsilon)(rows[0].astype(np.float32))

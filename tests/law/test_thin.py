@@ -170,10 +170,10 @@ def test_slopes_in_the_number_of_steps_where_one_loss_decides(sigma_q_epsilon):
         m = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), steps)
         return jaxdp.delta_bounds(m, epsilon, direction="remove")
 
-    value, slope = jax.vmap(jax.value_and_grad(log_delta))(STEPS)
-    after = jax.vmap(log_delta)(STEPS + 1.0)
+    value, slope = jit(jax.vmap(jax.value_and_grad(log_delta)))(STEPS)
+    after = jit(jax.vmap(log_delta))(STEPS + 1.0)
     np.testing.assert_allclose(slope, after - value, rtol=0.6, atol=0.02)
-    low, high = (np.log(x) for x in jax.vmap(bounds)(STEPS + 0.3))
+    low, high = (np.log(x) for x in jit(jax.vmap(bounds))(STEPS + 0.3))
     assert np.all((low <= high) & (high > value - 0.02) & (high < after + 0.02))
 
 
