@@ -201,6 +201,10 @@ CASES = {
         jax.grad(lambda x: jnp.sum(lax.imag(jnp.sin(lax.complex(x, 2.0 * x))))),
         (TABLE,),
     ),
+    "a real part": (
+        jax.grad(lambda x: jnp.sum(lax.abs(1.0 + jnp.exp(1j * x.astype(jnp.complex128))))),
+        (TABLE,),
+    ),
     "custom rules": (lambda x: (_clipped(x), _doubled(x), jax.grad(_doubled)(x)), (0.5,)),
     "rare": (lambda x: (jax.scipy.special.gammaln(x), lax.erf_inv(x)), (POSITIVE,)),
 }

@@ -108,6 +108,8 @@ def _convert(equation: Any) -> Function:
     before = np.dtype(equation.invars[0].aval.dtype)
     if before == dtype:
         return _identity
+    if np.issubdtype(before, np.complexfloating) and not np.issubdtype(dtype, np.complexfloating):
+        return lambda x: x.real.astype(dtype)  # (NumPy would warn of that)
     if not (np.issubdtype(before, np.floating) and np.issubdtype(dtype, np.integer)):
         return lambda x: x.astype(dtype)
     limits = np.iinfo(dtype)

@@ -9,7 +9,6 @@ import pytest
 import jaxdp
 from jaxdp._law import _plan
 from jaxdp._numerical_terms import terms_of
-from tests.programs import jit
 
 # sigma, q and log delta of two steps; sigma, q, steps and log delta of many.
 TWO = np.array([(1.007, 1.87e-5, -26.04), (2.6156, 6.137e-4, -71.4), (2.465, 6.117e-5, -125.3)])
@@ -71,10 +70,8 @@ def log_delta_of_two(sigma, q, epsilon, about):
 def test_two_steps_against_quadrature(side):
     """Breaks when what is not composed is not in the bound above, or is in the one below."""
     with jax.enable_x64(True):
-        assert np.all(jit(jax.vmap(lambda *x: one_is_apart(x[0], x[1], 2.0, x[2])))(*TWO.T))
-        found = np.asarray(
-            jit(jax.vmap(lambda *x: jnp.stack(bounds(x[0], x[1], 2.0, x[2]))))(*TWO.T)
-        )
+        assert np.all(jax.vmap(lambda *x: one_is_apart(x[0], x[1], 2.0, x[2]))(*TWO.T))
+        found = np.asarray(jax.vmap(lambda *x: jnp.stack(bounds(x[0], x[1], 2.0, x[2])))(*TWO.T))
     for (sigma, q, log_delta), (low, high) in zip(TWO, found, strict=True):
         truth = log_delta_of_two(sigma, q, high if side > 0 else low, log_delta)
         assert side * (truth - log_delta) <= 1e-9
@@ -84,8 +81,8 @@ def test_two_steps_against_quadrature(side):
 def test_many_steps_have_narrow_brackets():
     """Breaks where rounding is more than delta: these were 3 to 25 % wide."""
     with jax.enable_x64(True):
-        assert np.all(jit(jax.vmap(one_is_apart))(*MANY.T))
-        low, high = (np.asarray(x) for x in jit(jax.vmap(bounds))(*MANY.T))
+        assert np.all(jax.vmap(one_is_apart)(*MANY.T))
+        low, high = (np.asarray(x) for x in jax.vmap(bounds)(*MANY.T))
     assert np.all((low > 0.0) & (low <= high) & (high < low * (1.0 + 1e-3)))
 
 
@@ -93,19 +90,18 @@ def test_delta_there_is_the_inverse_and_has_a_slope():
     """Breaks when delta at an epsilon is planned otherwise, or its derivatives are not its own."""
     sigma, q, steps, log_delta = MANY[:3].T
     with jax.enable_x64(True):
-        low, high = jit(jax.vmap(bounds))(sigma, q, steps, log_delta)
+        low, high = jax.vmap(bounds)(sigma, q, steps, log_delta)
 
         def value(sigma, q, steps, epsilon):
             return jaxdp.log_delta(run(sigma, q, steps), epsilon, direction="remove")
 
-        many = jit(jax.vmap(value))
-        found = np.asarray(many(sigma, q, steps, high))
-        slopes = jit(jax.vmap(jax.grad(value, argnums=(0, 1, 2, 3))))(sigma, q, steps, high)
+        found = np.asarray(jax.vmap(value)(sigma, q, steps, high))
+        slopes = jax.vmap(jax.grad(value, argnums=(0, 1, 2, 3)))(sigma, q, steps, high)
         steep = np.asarray(slopes[3])
         assert np.all(np.abs(found - log_delta) < 0.1 + 2.0 * np.abs(steep) * (high - low))
         for i, slope in enumerate(slopes):
             at = [sigma, q, steps, np.asarray(high)]
             step = 1e-4 * at[i]
-            after = many(*[x + step * (k == i) for k, x in enumerate(at)])
-            before = many(*[x - step * (k == i) for k, x in enumerate(at)])
+            after = jax.vmap(value)(*[x + step * (k == i) for k, x in enumerate(at)])
+            before = jax.vmap(value)(*[x - step * (k == i) for k, x in enumerate(at)])
             np.testing.assert_allclose(slope, (after - before) / (2.0 * step), rtol=0.02, atol=1e-4)
