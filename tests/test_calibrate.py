@@ -256,6 +256,7 @@ def test_no_noise_is_needed_where_delta_covers_being_sampled_in_many_steps(noise
     assert got.value[3] > 1e-3
 
 
+@pytest.mark.slow
 def test_targets_of_long_allocations_are_solved_in_batches_of_any_size():
     """Breaks when estimates of allocations of many steps say that privacy falls with noise.
 

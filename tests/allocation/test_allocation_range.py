@@ -77,7 +77,9 @@ def test_epsilon_is_zero_where_delta_covers_the_total_variation():
         assert (np.asarray(high) <= 1e-12).all()
 
 
-@pytest.mark.parametrize("steps", [50, 300, 21344, 1e6])
+@pytest.mark.parametrize(
+    "steps", [50, *(pytest.param(x, marks=pytest.mark.slow) for x in (300, 21344)), 1e6]
+)
 def test_more_noise_is_never_worse_far_beyond_the_bulk(steps):
     """Breaks when an epsilon of many deviations is read at a nearer one: log delta -24 of -700.
 

@@ -164,7 +164,7 @@ def test_derivatives():
 @pytest.mark.parametrize(
     "noise",
     [
-        jaxdp.RandomizedResponse,
+        pytest.param(jaxdp.RandomizedResponse, marks=pytest.mark.slow),
         pytest.param(jaxdp.Laplace, marks=pytest.mark.slow),
         jaxdp.Gaussian,
     ],

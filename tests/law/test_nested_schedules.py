@@ -130,6 +130,7 @@ def test_averages_in_tables_of_add():
     assert (high - low <= 1e-2 * high).all()
 
 
+@pytest.mark.slow
 def test_derivatives_in_32_bit_programs():
     """Breaks when a table of a step loses its gradient, or does not lower in a 32-bit program."""
 

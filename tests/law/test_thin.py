@@ -153,7 +153,9 @@ STEPS = np.array([5.0, 18.0, 29.0, 100.0])
 SETTINGS = np.array([(1.7967, 0.001648, 1.0381), (0.86288, 1.19834e-5, 0.0168)])
 
 
-@pytest.mark.parametrize("sigma_q_epsilon", SETTINGS)
+@pytest.mark.parametrize(
+    "sigma_q_epsilon", [SETTINGS[0], pytest.param(SETTINGS[1], marks=pytest.mark.slow)]
+)
 def test_slopes_in_the_number_of_steps_where_one_loss_decides(sigma_q_epsilon):
     """Breaks when a real number of steps makes waves of a bulk narrower than the lattice.
 

@@ -10,7 +10,6 @@ import jaxdp
 from jaxdp import _law, _numerical
 from jaxdp import _noise as noise
 from jaxdp._law import _terms
-from tests.programs import jit
 
 # What is left of generalised discrete Laplace noise of shape 0.2, 0.6, 1 and 3, and of sums of
 # Laplace noise: differences of Gamma variables of shape 0.55, 0.7, 1.5 and 4.
@@ -41,7 +40,7 @@ def sampled_curve(m, rate, eps, direction):
     return left * ask(jaxdp.hockey_stick, m, np.log(g * rate / left), **curve)
 
 
-@jit
+@jax.jit
 @jax.vmap
 def brackets(m, eps):
     """Bounds below and above log delta: what `delta_bounds` does, both directions at once."""

@@ -47,7 +47,7 @@ def _drawn(kind, rng, n):
         ("Skellam", 4, 1e-3),
         ("Laplace", 6, 1e-4),
         ("binomial", 8, 0.02),
-        ("generalised Laplace", 1, 0.02),
+        pytest.param("generalised Laplace", 1, 0.02, marks=pytest.mark.slow),
     ],
 )
 def test_one_step_agrees_with_its_closed_form(kind, number, width):
