@@ -13,10 +13,10 @@ import pytest
 
 from jaxdp import _devices
 from jaxdp._interpreter import _cost
+from tests import programs
 
-# A user who asks for a table will ask again, and wants it compiled; a test asks once. (With
-# XLA_FLAGS set by the caller the suite runs as users do.)
-if "xla_backend_optimization_level=0" in os.environ.get("XLA_FLAGS", ""):
+# A user who asks for a table will ask again, and wants it compiled; a test asks once.
+if programs.QUICK:
     _devices._INTERPRETED_ROWS = 256
     _cost._COMPILED *= 4.0  # as long as a large one takes
 

@@ -201,11 +201,8 @@ class Base(Mechanism):
         log = _divergences.log_rounded(self._log_failure(direction), 4.0 * _divergences.SLACK)
         return _divergences.exp_up(log)
 
-    def _log_untouched(self) -> jax.Array | None:
-        """Log of a c with P = c Q + (1 - c) P'; None where there is none but 0.
-
-        It is the chance, or less, that what is released has nothing of the record.
-        """
+    def _log_shared(self) -> jax.Array | None:
+        """Log of a mass that P and Q share, if not 1 - TV by a short curve; None where unknown."""
         return None
 
     def _mass_error(self) -> jax.Array | float:

@@ -96,8 +96,10 @@ def log_shared(m: Mechanism) -> jax.Array | None:
 def _log_shared_by(step: Any) -> jax.Array | None:
     if isinstance(step, Average):
         return log_shared(step.mechanism)
-    if not isinstance(step, Base) or not step._is_short:
-        return step._log_untouched() if isinstance(step, Base) else None
+    if not isinstance(step, Base):
+        return None
+    if not step._is_short:
+        return step._log_shared()
     apart = step._log_hockey_stick(jnp.zeros(()), "remove", _divergences.SLACK)
     apart = apart + 2.0**-44  # (next to 1 - TV = 0 the difference has no digits)
     some = (apart > -jnp.inf) & (apart < -(2.0**-20))

@@ -158,7 +158,8 @@ class PoissonSampled(OnBatch):
             return jnp.where(small, above, product)
         return jnp.where(self.sampling_probability < 1.0, 0.0, inner)
 
-    def _log_untouched(self) -> jax.Array:
+    def _log_shared(self) -> jax.Array:
+        """Of the chance that the record is on no sample."""
         q = jnp.asarray(self.sampling_probability, jnp.float64)
         some = q < 1.0
         return jnp.where(some, log1p(-jnp.where(some, q, 0.5)), -jnp.inf)
