@@ -346,7 +346,7 @@ def runs(node: Node) -> Node:
 
 def exact_row(row: Row) -> list:
     """One row of parameters, as they are, in the references' arithmetic."""
-    return [mpf(float(x)) if np.ndim(x) == 0 else [mpf(float(v)) for v in x] for x in row]
+    return [mpf(float(x)) if np.ndim(x) == 0 else exact_row(x) for x in row]
 
 
 def structures() -> list[Node]:

@@ -185,6 +185,14 @@ def failure(log_tau: ArrayLike, number: int = 1) -> jax.Array:
     return exponent(log_tau, 1.0) + sums(number, 16)
 
 
+def failure_below(log_tau: ArrayLike, number: int = 1) -> jax.Array:
+    """The same of a step's own failure that may be rounded up, and off by as much.
+
+    By 2^-41, and by 2^-50 of its size.
+    """
+    return failure(log_tau, number) + 2.0**-40 + 2.0**-49 * _size(log_tau)
+
+
 def largest_loss(largest: ArrayLike, steps: ArrayLike = 1.0) -> jax.Array:
     """Absolute, of the largest loss of so many steps.
 

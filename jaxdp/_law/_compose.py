@@ -180,12 +180,12 @@ def _some_step_at(top: jax.Array, count: jax.Array) -> jax.Array:
 def _log_tau(through: jax.Array, side: int, number: int) -> jax.Array:
     """log of the P-mass at infinity, from the log of the mass that never got there.
 
-    That is a sum of so many terms: the mass is on the safe side. (A step's own failure may be
-    rounded up by as much as is taken off below.)
+    That is a sum of so many terms: the mass is on the safe side.
     """
     some = through < 0.0
     value = jnp.where(some, jnp.log(-jnp.expm1(jnp.where(some, through, -1.0))), -jnp.inf)
-    return value + side * _allowances.failure(value, number) - (2.0**-40 if side < 0 else 0.0)
+    allowance = _allowances.failure if side > 0 else _allowances.failure_below
+    return value + side * allowance(value, number)
 
 
 def left_out(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:

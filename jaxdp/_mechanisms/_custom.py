@@ -27,6 +27,7 @@ _DOMAINS = {
     "rate": _checks.RATE,
 }
 _NUDGE = 2.0**-43  # relative: twice what a threshold may be off by
+_ROUNDED, _LOST = 2.0**-50, 2.0**-40  # of log masses of infinite loss: up, and down again
 _SMALLEST = 2.0**-1000  # a threshold at 0 needs room too
 
 
@@ -64,7 +65,7 @@ class CustomMechanism(Base):
     default of compositions, needs neither).
 
     **log_infinity()** returns (log P{L = inf}, log Q{L = -inf}): the outcomes that only one of the
-    two laws allows. None by default.
+    two laws allows, as accurate as masses are without `mass_error`. None by default.
 
     **mass_error()** is a bound on the relative error of the masses beyond that; 0 by default.
 
@@ -168,8 +169,12 @@ class CustomMechanism(Base):
         return jnp.asarray(low, jnp.float64), jnp.asarray(high, jnp.float64)
 
     def _log_failure(self, direction: Direction) -> jax.Array:
+        """Rounded up by the roundings of the contract."""
         log_p, log_q = self.log_infinity()
-        return jnp.asarray(log_p if direction == "remove" else log_q, jnp.float64)
+        log_tau = jnp.asarray(log_p if direction == "remove" else log_q, jnp.float64)
+        some = log_tau > -jnp.inf
+        size = jax.lax.stop_gradient(jnp.abs(jnp.where(some, log_tau, 0.0)))
+        return jnp.where(some, jnp.minimum(log_tau + _ROUNDED * (4.0 + size), 0.0), log_tau)
 
     def _may_fail(self) -> bool:
         return type(self).log_infinity is not CustomMechanism.log_infinity
@@ -258,5 +263,8 @@ def one_step_log_curve(m: Base, distance: jax.Array, reverse: jax.Array, slack: 
         value = jnp.where(jnp.isnan(error), trivial, value)
     if m._may_fail():
         log_tau = jnp.where(reverse, m._log_failure("add"), m._log_failure("remove"))
-        value = _divergences.log_add(value, log_tau) + 4.0 * slack * (log_tau > -jnp.inf)
+        # (It is rounded up already, by less than is taken off.)
+        size = jax.lax.stop_gradient(jnp.abs(jnp.where(log_tau > -jnp.inf, log_tau, 0.0)))
+        lost = jnp.where(sign < 0.0, log_tau - _LOST - 2.0 * _ROUNDED * size, log_tau)
+        value = _divergences.log_add(value, lost) + 4.0 * slack * (log_tau > -jnp.inf)
     return jnp.minimum(value, 0.0)

@@ -2,6 +2,7 @@
 
 import fractions
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, get_args
 
 import jax
@@ -10,6 +11,7 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _divergences, _rates, _rates_line
 from jaxdp import _special as special
+from jaxdp._mechanisms import _cell_rates
 from jaxdp._mechanisms._base import (
     Base,
     Direction,
@@ -86,7 +88,20 @@ class FixedSizeSampled(OnBatch):
         return PoissonSampled(exchanged(self.mechanism), self.sampling_probability)
 
     def _rate(self, s: jax.Array) -> jax.Array:
-        return _rate(s, self._sampled())
+        return self._rate_function()(s)
+
+    def _rate_function(self) -> Callable[[jax.Array], jax.Array]:
+        """For a Gaussian the half-line is integrated itself, else cells of the loss are summed."""
+        sampled = self._sampled()
+        base = sampled.mechanism
+        if isinstance(base, GaussianFamily):
+            mu, q = base._mu(), 1.0 * jnp.asarray(sampled.sampling_probability)
+            return lambda s: _rates_line.least(*_half_line(s, mu, q), _rate(s, sampled))
+        nothing = jnp.full(2, -jnp.inf)
+        cells = _cell_rates.sampled_rate_function(
+            self._masses_function(), self._loss_range(), (nothing[0], nothing[1]), self._mass_error()
+        )
+        return lambda s: jnp.minimum(_rate(s, sampled), cells(s, jnp.float64(1.0)))
 
     def _sampled_rate(self, s: jax.Array, q: jax.Array) -> jax.Array:
         return _rates.convex_rate(s, self._rate(s), q)
@@ -217,17 +232,13 @@ def _rate(s: jax.Array, sampled: PoissonSampled) -> jax.Array:
     """k(s) of the symmetric pair: E_Q[psi_s(X)] over X > 1, and its mirror image E_Q[X psi_s(1/X)].
 
     That is psi_{1-s}(X): over all X instead of X > 1 both are moments of the sampled pair, which
-    bounds their sum. For a Gaussian the half-line is integrated itself.
+    bounds their sum.
     """
     base = sampled.mechanism
     assert isinstance(base, Base)  # what `exchanged` returns
     rates = jnp.stack([sampled._rate(s), sampled._rate(1.0 - s)])
     bound = _rates_line.moments_rate(s, jnp.zeros(2), rates)
-    bound = jnp.minimum(bound, base._rate(s))
-    if not isinstance(base, GaussianFamily):
-        return bound
-    mu, q = base._mu(), 1.0 * jnp.asarray(sampled.sampling_probability)
-    return _rates_line.least(*_half_line(s, mu, q), bound)
+    return jnp.minimum(bound, base._rate(s))
 
 
 def _half_line(s: jax.Array, mu: jax.Array, q: jax.Array) -> tuple[jax.Array, jax.Array]:

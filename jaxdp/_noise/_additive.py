@@ -17,6 +17,7 @@ from jaxdp._rounding import product_up
 _WIDTH = _checks.Domain("> 0 (inf allowed)", lambda x: x > 0)
 _MOST_TURNS = 8
 _ROUNDED_UP = 2.0**-46
+_SUMMED = 2.0**-42  # of a log mass: some panels, and a running sum of the others
 _REFUSALS = (
     "log_density must be finite at 0 and not nan on its support",
     "log_density must not rise with the distance from 0: sensitivity is not the worst shift of "
@@ -139,8 +140,8 @@ class AdditiveNoise(CustomMechanism):
         return -largest, largest
 
     def log_infinity(self) -> tuple[jax.Array, jax.Array]:
-        """The mass of P beyond the support of Q."""
-        lost = _Law(self).log_lost()
+        """The mass of P beyond the support of Q, rounded up by what a sum over panels is off by."""
+        lost = jnp.minimum(_Law(self).log_lost() + _SUMMED, 0.0)
         return lost, lost
 
     def mass_error(self) -> jax.Array:
@@ -191,8 +192,12 @@ class _Law:
 
     def noise(self, v: jax.Array) -> jax.Array:
         """By how much rounding may move L."""
+        return _density.NOISE * (1.0 + self.sizes(v))
+
+    def sizes(self, v: jax.Array) -> jax.Array:
+        """Of the log densities whose difference L is."""
         sizes = jnp.abs(self.fixed(jnp.abs(v - self.half))) + jnp.abs(self.fixed(v + self.half))
-        return _density.NOISE * (1.0 + jnp.where(jnp.isfinite(sizes), sizes, 0.0))
+        return jnp.where(jnp.isfinite(sizes), sizes, 0.0)
 
     def _loss_at(self, x: jax.Array) -> jax.Array:
         """L at outcomes x, with its derivative."""
@@ -231,12 +236,14 @@ class _Law:
         start = jnp.stack([jnp.maximum(gap, 0.0), jnp.zeros_like(gap)])
         stop = jnp.stack([edge, jnp.clip(-gap, 0.0, edge)])
         parts = _density.log_mass(self.h, self.table, start, stop, no)
-        total = jnp.minimum(_special.logsumexp(parts), 0.0)
+        # (Of a short way to the end the difference of positions has lost the digits.)
+        total = _density.log_mass_at_end(self.h, self.table, edge, self.shift)
+        total = jnp.minimum(jnp.where(jnp.isnan(total), _special.logsumexp(parts), total), 0.0)
         return jnp.where(some, jnp.where(gap <= -edge, 0.0, total), -jnp.inf)
 
     def log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
         lo, hi = jax.lax.stop_gradient(jnp.broadcast_arrays(lo, hi))
-        at = _density.crossings(self.loss, self.turns, jnp.abs(jnp.stack([lo, hi])))
+        at = _density.crossings(self.loss, self.sizes, self.turns, jnp.abs(jnp.stack([lo, hi])))
         at_lo, at_hi = at[:, 0], at[:, 1]  # (pieces, ...)
         pieces = at.shape[0]
         shape = (pieces,) + (1,) * lo.ndim

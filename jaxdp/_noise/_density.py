@@ -35,6 +35,8 @@ _CELLS = 2048  # on which panels are laid out
 _PER_FOLD, _PER_SCALE = 1.0 / 3.0, 3.0  # panels for an e-fold of f, and of y
 _CERTAIN = 2.0**-36  # relative: cancellation among tail sums and positions, a thousand roundings
 _BISECTIONS, _NEWTON = 64, 8
+_CROSSING = 120  # steps to a crossing of the loss, at most
+_UNIT = 2.0**-52
 NOISE = 2.0**-50  # of a loss, relative to the log densities of which it is the difference
 
 LogDensity = Callable[[jax.Array], jax.Array]
@@ -163,6 +165,14 @@ def log_mass(
     return jnp.where(some, jnp.minimum(total, 0.0), -jnp.inf)
 
 
+def log_mass_at_end(h: LogDensity, law: Table, end: jax.Array, length: jax.Array) -> jax.Array:
+    """log of the mass of the last `length` of the support; nan where that is not in one panel."""
+    inside = length <= law.edges[-1] - law.edges[-2]
+    length = jnp.where(inside, length, law.edges[-1] - law.edges[-2])
+    value = _gauss(lambda back: h(end - back), jnp.zeros_like(length), length) - law.log_norm
+    return jnp.where(inside, value, jnp.nan)
+
+
 class Turns(NamedTuple):
     """The loss for v >= 0: a grid of it, and the pieces on which it is monotone."""
 
@@ -202,14 +212,12 @@ def turns(
     rounding = noise(grid)
     change = losses[1:] - losses[:-1]
     sure = jnp.abs(change) > rounding[1:] + rounding[:-1]
+    # The last sure change up to each and its sign, as one number: compilers compute a comparison
+    # again where it is used again, and not always alike.
     index = jnp.arange(change.shape[0])
-    known = jax.lax.cummax(jnp.where(sure, index, 0))
-    signs = (
-        jnp.where(sure, jnp.sign(change), 0.0)
-        .at[0]
-        .set(jnp.where(sure[0], jnp.sign(change[0]), 1.0))
-    )
-    signs = signs[known]
+    rises = jnp.where(change > 0.0, 1, 0)
+    last = jax.lax.cummax(jnp.where(sure, 2 * index + rises, jnp.where(index == 0, 1, 0)))
+    known, signs = last // 2, jnp.where(last % 2 == 1, 1.0, -1.0)
     turned = jnp.concatenate([jnp.zeros(1, bool), signs[1:] != signs[:-1]])
     count = jnp.cumsum(turned.astype(jnp.int32))
 
@@ -234,20 +242,21 @@ def turns(
     return Turns(grid, losses, ends, count[-1], signs[0] > 0.0)
 
 
-def crossings(loss: Callable[[jax.Array], jax.Array], law: Turns, level: jax.Array) -> jax.Array:
+def crossings(loss: LogDensity, sizes: LogDensity, law: Turns, level: jax.Array) -> jax.Array:
     """(pieces, ...): the v at which the loss crosses a level >= 0 on every piece, or its end.
 
     On a rising piece it is above the level to the right of that, on a falling one to the left.
+    `sizes` are those of the numbers whose difference the loss is.
     """
     numbers = jnp.arange(law.ends.shape[0] - 1)
     signs = jnp.where(numbers % 2 == 0, 1.0, -1.0)
-    found = jax.vmap(lambda *piece: _crossing(loss, law, level, *piece))(
+    found = jax.vmap(lambda *piece: _crossing(loss, sizes, law, level, *piece))(
         law.ends[:-1], law.ends[1:], signs
     )
     return jax.lax.stop_gradient(found)
 
 
-def _crossing(loss, law, level, start, end, sign):
+def _crossing(loss, sizes, law, level, start, end, sign):
     """On one piece, where sign * L rises. (Where L equals the level, it is not above it.)"""
     before, after = law.grid < start, law.grid > end
     keys = jnp.where(before, -jnp.inf, jnp.where(after, jnp.inf, sign * law.losses))
@@ -271,15 +280,23 @@ def _crossing(loss, law, level, start, end, sign):
     share = jnp.clip(-at_low / jnp.where(gap > 0.0, gap, 1.0), 0.0, 1.0)
     share = jnp.where(jnp.isfinite(share) & (gap > 0.0), share, 0.5)
 
-    def newton(_, state):
-        v, low, high = state
-        value, slope = jax.jvp(excess, (v,), (jnp.ones_like(v),))
-        low, high = jnp.where(over(value), low, v), jnp.where(over(value), v, high)
-        moved = v - value / slope
-        inside = (moved >= low) & (moved <= high)
-        return jnp.where(inside, moved, 0.5 * (low + high)), low, high
+    def unsettled(state):
+        return jnp.any(state[-1]) & (state[0] < _CROSSING)
 
-    state = low + share * (high - low), low, high
-    v, left, right = jax.lax.fori_loop(0, _NEWTON, newton, state)
+    def newton(state):
+        i, v, low, high, open_ = state
+        value, slope = jax.jvp(excess, (v,), (jnp.ones_like(v),))
+        low = jnp.where(open_ & ~over(value), v, low)
+        high = jnp.where(open_ & over(value), v, high)
+        moved = v - value / slope
+        # (Next to a turn Newton's steps halve the way, at a kink they may circle.)
+        inside = (moved >= low) & (moved <= high) & ((i < 2 * _NEWTON) | (i % 2 == 0))
+        moved = jnp.where(inside, moved, 0.5 * (low + high))
+        near = jnp.abs(moved - v) <= 2.0**-51 * jnp.abs(v)
+        open_ &= ~(near | (jnp.abs(value) <= _UNIT * sizes(v)) | (low >= high))
+        return i + 1, jnp.where(open_, moved, v), low, high, open_
+
+    state = low + share * (high - low), low, high, low < high
+    _, v, left, right, _ = jax.lax.while_loop(unsettled, newton, (0, *state))
     v = jnp.clip(v, left, right)
     return jnp.where(over(at_low), low, jnp.where(over(at_high), v, high))

@@ -5,9 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from mpmath import mpf
 from scipy import stats
 
 import jaxdp
+from benchmarks.attack import wider
 from tests.programs import jit
 
 EPSILONS = np.array([-4.0, -0.7, -1e-9, 0.0, 1e-9, 0.3, 1.0, 2.5, 9.0])
@@ -284,3 +286,17 @@ def test_neighbours():
     with pytest.raises(ValueError, match="replace-one pair"):
         jaxdp.replace_one(_group(1.0, 0.1))
     assert isinstance(jaxdp.replace_one(poisson), jaxdp.PoissonSampledReplaceOne)
+
+
+def test_renyi_of_a_fixed_size_is_the_pairs_own():
+    """Of other noise it was a sum over both halves of the line: up to twice the truth."""
+    rows = [(4.2e-5, 0.024), (30.0, 4e-6), (1.0, 0.1), (3.0, 0.01), (30.0, 0.5), (3.0, 1.0)]
+    alphas = np.array([1.0 + 3e-6, 1.4, 2.0, 8.0, 100.0])
+    epsilon, q = np.array(rows).T[:, :, None]
+    m = jaxdp.FixedSizeSampled(jaxdp.RandomizedResponse(epsilon), q)
+    found = np.asarray(jaxdp.renyi(m, alphas))
+    for row, (e, rate) in zip(found, rows, strict=True):
+        pair = wider._fixed_response(mpf(e), mpf(rate))
+        for value, alpha in zip(row, alphas, strict=True):
+            truth = pair.renyi(mpf(float(alpha)), False)
+            assert truth * (1 - mpf("1e-14")) <= value <= truth * mpf("1.001")

@@ -1,0 +1,99 @@
+"""`AdditiveNoise` at the ends of its loss, against closed forms in 150 digits.
+
+Each test failed on what it is about: crossings of the loss next to its turn took more steps than
+there were (an upper bound 340 times below the truth), the mass beyond a support had lost the digits
+of a short shift, and a compiler that computed one comparison twice had logistic noise refused.
+"""
+
+import jax
+import numpy as np
+import pytest
+from mpmath import mp, mpf
+
+import jaxdp
+from benchmarks.attack import pairs, wider
+
+
+@pytest.fixture(autouse=True)
+def doubles():
+    """The bounds are compared to 1e-11."""
+    with jax.enable_x64(True):
+        yield
+
+
+def _bounds(m, epsilons):
+    low, high = (np.asarray(x) for x in jaxdp.delta_bounds(m, epsilons, direction="remove"))
+    return [mpf(float(x)) for x in low], [mpf(float(x)) for x in high]
+
+
+def _largest(build, *parameters):
+    return np.asarray(jax.vmap(lambda *row: build(*row).loss_range()[1])(*parameters))
+
+
+def test_next_to_the_turn_of_the_loss():
+    """Student's t has its largest loss at a turn, and two crossings next to it."""
+
+    def build(freedom, shift):
+        return jaxdp.AdditiveNoise(wider.student, (1.0, freedom), sensitivity=shift, turns=1)
+
+    freedom, shift, power = (
+        x.ravel()
+        for x in np.meshgrid([1.0, 3.0], [0.01, 1.0, 72.6], np.arange(1.0, 9.0), indexing="ij")
+    )
+    epsilons = _largest(build, freedom, shift) * (1.0 - 10.0**-power)
+    lows, highs = _bounds(build(freedom, shift), epsilons)
+    for low, high, v, x, e in zip(lows, highs, freedom, shift, epsilons, strict=True):
+        law, e = pairs.Student(mpf(x), int(v)), mpf(float(e))
+        truth = law.delta(e, "remove")
+        assert 0 < low <= truth <= high
+        # (the curve is about (largest - epsilon)^(3/2), and its masses are known to 2^-36)
+        assert high <= max(law.delta(e * (1 - mpf("1e-7")), "remove"), truth * mpf("1.001"))
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "laplace"])
+def test_mass_beyond_the_support(noise):
+    """Past the largest finite loss delta is that mass, however short the shift is."""
+    rng = np.random.default_rng(5)
+    scale, support, shift = (
+        np.exp(rng.uniform(np.log(a), np.log(b), 48))
+        for a, b in [(1e-3, 1e3), (0.1, 30.0), (1e-8, 10.0)]
+    )
+    support *= scale
+    shift *= scale
+    density, make = getattr(wider, noise), getattr(pairs, "truncated_" + noise)
+
+    def build(scale, support, shift):
+        return jaxdp.AdditiveNoise(density, (scale,), sensitivity=shift, support=support)
+
+    m, largest = build(scale, support, shift), _largest(build, scale, support, shift)
+    lows, highs = _bounds(m, 2.0 * largest + 1.0)
+    laws = [
+        make(mpf(x) / mpf(s), mpf(c) / mpf(s))
+        for s, c, x in zip(scale, support, shift, strict=True)
+    ]
+    for low, high, law in zip(lows, highs, laws, strict=True):
+        truth = law.infinite(False)
+        assert low <= truth <= high
+        assert high <= low * mpf("1.0000000001")
+    # At a delta just below that mass no epsilon is enough; just above one is.
+    below, above = (np.array([float(law.infinite(False) * (1 + s)) for law in laws])
+                    for s in (mpf("-1e-10"), mpf("1e-10")))  # fmt: skip
+    inside = above < 1.0
+    assert np.all(np.isinf(jaxdp.epsilon(m, np.minimum(below, 0.999)))[inside])
+    assert np.all((jaxdp.epsilon(m, np.minimum(above, 0.999)) <= largest * (1 + 1e-12))[inside])
+
+
+def test_batches_of_ordinary_noise_are_accepted():
+    """Far out the loss of logistic noise changes by its roundings, which are no turns."""
+    rng = np.random.default_rng(1)
+    scale, shift = (np.exp(rng.uniform(np.log(a), np.log(b), 1000))
+                    for a, b in [(1e-3, 1e3), (1e-2, 1e2)])  # fmt: skip
+    shift = np.minimum(shift, 1e4 * scale)
+    m = jaxdp.AdditiveNoise(wider.logistic, (scale,), sensitivity=shift, tail_rate=1.0 / scale)
+    truth = np.array([
+        float(pairs.Logistic(mpf(x) / mpf(s)).delta(mpf(0.5), "add"))
+        for s, x in zip(scale, shift, strict=True)
+    ])  # fmt: skip
+    got = np.asarray(jaxdp.hockey_stick(m, 0.5, direction="add"))
+    np.testing.assert_allclose(got, truth, rtol=1e-10, atol=1e-300)
+    assert mp.dps >= 100
