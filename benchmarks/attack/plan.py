@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from benchmarks.attack import checks, consistency, derivatives, grammar, run, uses
+from benchmarks.attack import checks, consistency, derivatives, grammar, run, uses, wider
 
 ENGINE_ROWS = 48  # of a structure that needs the numerical engine, for each query
 
@@ -33,7 +33,7 @@ def _structure(node: grammar.Node, rows: int) -> Job:
 def jobs(settings: int, seed: int) -> list[Job]:
     """All classes, in a random order that begins with what is cheap."""
     rng = np.random.default_rng(seed)
-    nodes = grammar.structures()
+    nodes = [*grammar.structures(), *wider.structures()]
     closed = [n for n in nodes if not n.engine]
     quick = sum(not n.slow for n in closed)
     rows = max(8, settings // (11 * quick))

@@ -97,9 +97,9 @@ class FixedSizeSampled(OnBatch):
         if isinstance(base, GaussianFamily):
             mu, q = base._mu(), 1.0 * jnp.asarray(sampled.sampling_probability)
             return lambda s: _rates_line.least(*_half_line(s, mu, q), _rate(s, sampled))
-        nothing = jnp.full(2, -jnp.inf)
+        none = jnp.float64(-jnp.inf)
         cells = _cell_rates.sampled_rate_function(
-            self._masses_function(), self._loss_range(), (nothing[0], nothing[1]), self._mass_error()
+            self._masses_function(), self._loss_range(), (none, none), self._mass_error()
         )
         return lambda s: jnp.minimum(_rate(s, sampled), cells(s, jnp.float64(1.0)))
 

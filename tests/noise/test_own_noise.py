@@ -11,7 +11,7 @@ import pytest
 from mpmath import mp, mpf
 
 import jaxdp
-from benchmarks.attack import pairs, wider
+from benchmarks.attack import own, pairs
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def test_next_to_the_turn_of_the_loss():
     """Student's t has its largest loss at a turn, and two crossings next to it."""
 
     def build(freedom, shift):
-        return jaxdp.AdditiveNoise(wider.student, (1.0, freedom), sensitivity=shift, turns=1)
+        return jaxdp.AdditiveNoise(own.student, (1.0, freedom), sensitivity=shift, turns=1)
 
     freedom, shift, power = (
         x.ravel()
@@ -60,7 +60,7 @@ def test_mass_beyond_the_support(noise):
     )
     support *= scale
     shift *= scale
-    density, make = getattr(wider, noise), getattr(pairs, "truncated_" + noise)
+    density, make = getattr(own, noise), getattr(pairs, "truncated_" + noise)
 
     def build(scale, support, shift):
         return jaxdp.AdditiveNoise(density, (scale,), sensitivity=shift, support=support)
@@ -89,7 +89,7 @@ def test_batches_of_ordinary_noise_are_accepted():
     scale, shift = (np.exp(rng.uniform(np.log(a), np.log(b), 1000))
                     for a, b in [(1e-3, 1e3), (1e-2, 1e2)])  # fmt: skip
     shift = np.minimum(shift, 1e4 * scale)
-    m = jaxdp.AdditiveNoise(wider.logistic, (scale,), sensitivity=shift, tail_rate=1.0 / scale)
+    m = jaxdp.AdditiveNoise(own.logistic, (scale,), sensitivity=shift, tail_rate=1.0 / scale)
     truth = np.array([
         float(pairs.Logistic(mpf(x) / mpf(s)).delta(mpf(0.5), "add"))
         for s, x in zip(scale, shift, strict=True)
