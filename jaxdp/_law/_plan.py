@@ -24,6 +24,7 @@ from jaxdp._law._terms import Family, Term, Terms
 
 _CHERNOFF_TILTS = 2.0 ** np.arange(-8.0, 6.0)
 _BULK_ROUNDS = 8
+_FINE = 8.0  # parts of the whole deviation, shared by all steps of a term, that need no finer grid
 # One stage suffices while its lattice has so many points per deviation of one step.
 _BULK_POINTS = 256.0
 # So few steps with so many rare losses are one block (`_parts`); without any, two stages are up to
@@ -97,12 +98,15 @@ def _chernoff_edge(
     return nearest, jnp.min(jnp.where(reach <= nearest[..., None], tilts, jnp.inf), axis=-1)
 
 
-def _bulk(weight: jax.Array, centred: jax.Array, mean: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _bulk(
+    weight: jax.Array, centred: jax.Array, mean: jax.Array, fine: jax.Array
+) -> tuple[jax.Array, jax.Array]:
     """Per term: the deviation without rare large losses, and how far out these begin.
 
-    An atom alone has a deviation too, well above what aligning moves it by.
+    An atom alone has a deviation too, well above what aligning moves it by, and at least `fine`:
+    of a step that is next to one atom the other losses would all be rare, which few steps feel.
     """
-    least = 1e-15 + 1e-10 * jnp.abs(mean)
+    least = jnp.maximum(1e-15 + 1e-10 * jnp.abs(mean), fine)
 
     def narrow(_, deviation: jax.Array) -> jax.Array:
         near = jnp.abs(centred) < BULK * deviation[:, None]
@@ -164,7 +168,8 @@ def _window(law: TiltedLaw, apart: Apart) -> _Window:
     each = jnp.ones((count.shape[0], 1))
     tilts = base / deviation
     both = jnp.concatenate([-tilts, tilts])
-    bulk, cut = _bulk(jnp.exp(law.log_p), law.centred, law.m.mean)
+    fine = deviation / (_FINE * jnp.maximum(law.used, 1.0))
+    bulk, cut = _bulk(jnp.exp(law.log_p), law.centred, law.m.mean, fine)
     bulk = jnp.where(apart.some, deviation / jnp.sqrt(law.used), bulk)
     cut = jnp.where(apart.some, jnp.minimum(BULK * bulk, apart.cut), cut)
     rare = jnp.abs(law.centred) >= cut[:, None]

@@ -1,0 +1,46 @@
+"""A smooth step composed with one that is next to a single atom, against the sum over its outcomes.
+
+Tilted towards epsilon such a pair is one outcome but for 1e-8: its other losses counted as rare,
+which one step feels. Upper bounds on epsilon were infinite to add, and some percent off to remove.
+"""
+
+import jax
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+import jaxdp
+
+
+@pytest.fixture(autouse=True)
+def doubles():
+    """The bounds are compared to 1e-4."""
+    with jax.enable_x64(True):
+        yield
+
+
+def _log_delta(epsilon, sigma, p, q):
+    losses = np.log(p) - np.log(q)
+    x = (epsilon - losses) * sigma
+    tails = p * norm.sf(x - 0.5 / sigma) - np.exp(epsilon) * q * norm.sf(x + 0.5 / sigma)
+    return np.log(max(tails.sum(), 1e-300))
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_a_gaussian_beside_a_finite_pair(direction):
+    """Masses of the rarer outcome from .3 to 1e-5 with it, and down to 1e-30 without."""
+    p0, q0, sigma = (
+        x.ravel()
+        for x in np.meshgrid([0.3, 0.01, 1e-5], [1e-3, 1e-7, 1e-12, 1e-30], [0.5, 1.0, 4.0])
+    )
+    p, q = np.stack([p0, 1.0 - p0], -1), np.stack([q0, 1.0 - q0], -1)
+    m = jaxdp.Composed([jaxdp.Gaussian(sigma), jaxdp.FinitePair(p, q)])
+    low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, 1e-5, direction=direction))
+    pairs = (p, q) if direction == "remove" else (q, p)
+    for i in range(sigma.size):
+        law = sigma[i], pairs[0][i], pairs[1][i]
+        truth = brentq(lambda e, law=law: _log_delta(e, *law) - np.log(1e-5), 0.0, 200.0)
+        assert low[i] <= truth * (1.0 + 1e-9) <= high[i] * (1.0 + 2e-9)
+        # (Where delta is just the mass of the rarer outcome, the curve is nearly flat.)
+        assert high[i] <= low[i] * 1.005 + 1e-4
