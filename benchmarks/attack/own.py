@@ -1,7 +1,5 @@
 """What users state themselves: noise by its log density, a law by its masses."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 from mpmath import mpf
@@ -76,13 +74,14 @@ def node(name, samplers, build, law, code, **options) -> Node:
 def own() -> list[Node]:
     """What users state themselves."""
     positive = grammar.SENSITIVITY
-    noises = [
+    return [
         node(
             "AdditiveNoise(logistic)",
             [LEVEL, positive],
             lambda s, d: jaxdp.AdditiveNoise(logistic, (s,), sensitivity=d, tail_rate=1.0 / s),
             lambda s, d: pairs.Logistic(d / s),
             "jaxdp.AdditiveNoise(logistic, ({0},), sensitivity={1}, tail_rate=1/{0})",
+            engine=True,
         ),
         node(
             "AdditiveNoise(student)",
@@ -90,6 +89,7 @@ def own() -> list[Node]:
             lambda s, v, d: jaxdp.AdditiveNoise(student, (s, v), sensitivity=d, turns=1),
             lambda s, v, d: pairs.Student(d / s, int(v)),
             "jaxdp.AdditiveNoise(student, ({0}, {1}), sensitivity={2}, turns=1)",
+            engine=True,
         ),
         node(
             "AdditiveNoise(gaussian, cut)",
@@ -97,6 +97,7 @@ def own() -> list[Node]:
             lambda s, c, d: jaxdp.AdditiveNoise(gaussian, (s,), sensitivity=d, support=c * s),
             lambda s, c, d: pairs.truncated_gaussian(d / s, _rounded(c, s)),
             "jaxdp.AdditiveNoise(gaussian, ({0},), sensitivity={2}, support={1}*{0})",
+            engine=True,
         ),
         node(
             "AdditiveNoise(laplace, cut)",
@@ -104,18 +105,17 @@ def own() -> list[Node]:
             lambda s, c, d: jaxdp.AdditiveNoise(laplace, (s,), sensitivity=d, support=c * s),
             lambda s, c, d: pairs.truncated_laplace(d / s, _rounded(c, s)),
             "jaxdp.AdditiveNoise(laplace, ({0},), sensitivity={2}, support={1}*{0})",
+            engine=True,
+        ),
+        node(
+            "LaplaceByMasses",
+            [draw.real(1e-3, 300.0, 1.0)],
+            LaplaceByMasses,
+            curves.Laplace,
+            "LaplaceByMasses({0})",
+            engine=True,
         ),
     ]
-    noises = [dataclasses.replace(n, engine=True) for n in noises]
-    masses = node(
-        "LaplaceByMasses",
-        [draw.real(1e-3, 300.0, 1.0)],
-        LaplaceByMasses,
-        curves.Laplace,
-        "LaplaceByMasses({0})",
-    )
-    masses = dataclasses.replace(masses, engine=True)
-    return [*noises, masses]
 
 
 def _rounded(c, s):

@@ -268,12 +268,13 @@ def releases() -> list[Node]:
 
 def structures() -> list[Node]:
     """All of them, and what the engine makes of some: samples, compositions, allocations."""
-    leaves = [*own(), TABLE, *batches(), FIXED_RESPONSE, *releases()]
-    logistic_noise, student_noise, cut_gaussian, cut_laplace, masses = own()
-    drawn, double, exchanged, *_, truncated, replaced = batches()
-    mixture, _, _, flip, *_ = releases()
-    engine = [grammar.sampled(n) for n in own()]
-    engine += [grammar.composed(n, grammar.RESPONSE) for n in own()]
+    stated, drawings, released = own(), batches(), releases()
+    leaves = [*stated, TABLE, *drawings, FIXED_RESPONSE, *released]
+    logistic_noise, student_noise, cut_gaussian, cut_laplace, masses = stated
+    drawn, double, exchanged, *_, truncated, replaced = drawings
+    mixture, _, _, flip, *_ = released
+    engine = [grammar.sampled(n) for n in stated]
+    engine += [grammar.composed(n, grammar.RESPONSE) for n in stated]
     engine += [grammar.composed(grammar.LAPLACE, n) for n in (logistic_noise, student_noise)]
     engine += [
         grammar.composed(grammar.sampled(n), grammar.FINITE_2) for n in (cut_gaussian, masses)

@@ -89,7 +89,7 @@ def _log_delta(law: Total, steps: jax.Array, epsilon: jax.Array, s: Sign, side: 
 def _log_gone(law: Total, s: Sign, side: int) -> jax.Array:
     """log of what delta has besides the curve: P{inf}; of "add", above, what the lattice lacks."""
     log_tau = log_positive(law.tau)
-    log_tau += side * (_allowances.failure if side > 0 else _allowances.failure_below)(log_tau)
+    log_tau += side * _allowances.failure(log_tau, side=side)
     lacking = log_positive(law.dropped) if side > 0 else jnp.float64(-jnp.inf)
     return either(s > 0, log_tau, lacking)
 

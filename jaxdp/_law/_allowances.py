@@ -180,17 +180,14 @@ def masses(log_q: ArrayLike, log_p: ArrayLike) -> jax.Array:
     return 2.0 * UNIT * (20.0 + 4.0 * _size(log_q) + 4.0 * _size(log_p))
 
 
-def failure(log_tau: ArrayLike, number: int = 1) -> jax.Array:
-    """Absolute, of log P{L = inf}: an expm1 of a sum of `number` terms n log1p(-tau_i)."""
-    return exponent(log_tau, 1.0) + sums(number, 16)
+def failure(log_tau: ArrayLike, number: int = 1, side: int = 1) -> jax.Array:
+    """Absolute, of log P{L = inf}: an expm1 of a sum of `number` terms n log1p(-tau_i).
 
-
-def failure_below(log_tau: ArrayLike, number: int = 1) -> jax.Array:
-    """The same of a step's own failure that may be rounded up, and off by as much.
-
-    By 2^-41, and by 2^-50 of its size.
+    A step's own failure may be rounded up, and off by as much: by 2^-41, and by 2^-50 of its size.
+    Bounds from below (side -1) take that off.
     """
-    return failure(log_tau, number) + 2.0**-40 + 2.0**-49 * _size(log_tau)
+    raised = 2.0**-40 + 2.0**-49 * _size(log_tau) if side < 0 else 0.0
+    return exponent(log_tau, 1.0) + sums(number, 16) + raised
 
 
 def largest_loss(largest: ArrayLike, steps: ArrayLike = 1.0) -> jax.Array:

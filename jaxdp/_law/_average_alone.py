@@ -117,7 +117,7 @@ def tangents(term: Term, steps: jax.Array, log_q: jax.Array, log_p: jax.Array, s
     log_others -= lax.stop_gradient(_allowances.exponent(few, jnp.where(rest > -jnp.inf, rest, 0)))
     alone = others * few
     alone -= lax.stop_gradient(_allowances.exponent(alone, others * jnp.exp(q)))
-    log_tau -= lax.stop_gradient(_allowances.failure_below(log_tau))
+    log_tau -= lax.stop_gradient(_allowances.failure(log_tau, side=-1))
     found = One(alone, q, p - rough, log_others, log_tau)
     none = jax.tree.map(lambda x: jnp.where(some, x, -jnp.inf), found)
     return none._replace(log_tau=log_tau)

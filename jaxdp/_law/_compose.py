@@ -184,8 +184,7 @@ def _log_tau(through: jax.Array, side: int, number: int) -> jax.Array:
     """
     some = through < 0.0
     value = jnp.where(some, jnp.log(-jnp.expm1(jnp.where(some, through, -1.0))), -jnp.inf)
-    allowance = _allowances.failure if side > 0 else _allowances.failure_below
-    return value + side * allowance(value, number)
+    return value + side * _allowances.failure(value, number, side)
 
 
 def left_out(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:

@@ -237,7 +237,7 @@ def subset(
     some = (tau > -jnp.inf) & (s > 0)
     gap = jnp.where(some, k * (log_finite - log_all), -1.0)
     log_tau = k * log_all + special.log1mexp(jnp.minimum(gap, 0.0))
-    log_tau = jnp.where(some, log_tau - 2.0 * _allowances.failure_below(log_tau, 64), -jnp.inf)
+    log_tau = jnp.where(some, log_tau - 2.0 * _allowances.failure(log_tau, 64, -1), -jnp.inf)
     return Subset(jnp.where(kept, log_p, nothing), jnp.where(kept, log_q, 0.0), log_tau)
 
 

@@ -341,7 +341,7 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
         p = p * (1.0 - 4.0 * shift)
         q = p * jnp.exp(-loss)
         kept = q > _SMALLEST
-        log_tau = tuple(x - _allowances.failure_below(x, 64) for x in log_tau)
+        log_tau = tuple(x - _allowances.failure(x, 64, -1) for x in log_tau)
     p, q = jnp.where(kept, p, 0.0), jnp.where(kept, q, 0.0)
     known = jnp.isfinite(jnp.sum(p) + jnp.sum(q) + loss[0] + h)
 

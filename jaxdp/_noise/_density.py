@@ -34,9 +34,8 @@ _FARTHEST = 2.0**400  # of the width
 _CELLS = 2048  # on which panels are laid out
 _PER_FOLD, _PER_SCALE = 1.0 / 3.0, 3.0  # panels for an e-fold of f, and of y
 _CERTAIN = 2.0**-36  # relative: cancellation among tail sums and positions, a thousand roundings
-_BISECTIONS, _NEWTON = 64, 8
-_CROSSING = 120  # steps to a crossing of the loss, at most
-_UNIT = 2.0**-52
+_BISECTIONS = 64
+_NEWTON, _CROSSING = 16, 120  # steps to a crossing of the loss: Newton's alone, and at most
 NOISE = 2.0**-50  # of a loss, relative to the log densities of which it is the difference
 
 LogDensity = Callable[[jax.Array], jax.Array]
@@ -290,10 +289,10 @@ def _crossing(loss, sizes, law, level, start, end, sign):
         high = jnp.where(open_ & over(value), v, high)
         moved = v - value / slope
         # (Next to a turn Newton's steps halve the way, at a kink they may circle.)
-        inside = (moved >= low) & (moved <= high) & ((i < 2 * _NEWTON) | (i % 2 == 0))
+        inside = (moved >= low) & (moved <= high) & ((i < _NEWTON) | (i % 2 == 0))
         moved = jnp.where(inside, moved, 0.5 * (low + high))
         near = jnp.abs(moved - v) <= 2.0**-51 * jnp.abs(v)
-        open_ &= ~(near | (jnp.abs(value) <= _UNIT * sizes(v)) | (low >= high))
+        open_ &= ~(near | (jnp.abs(value) <= _divergences.SLACK * sizes(v)) | (low >= high))
         return i + 1, jnp.where(open_, moved, v), low, high, open_
 
     state = low + share * (high - low), low, high, low < high
