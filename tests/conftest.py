@@ -1,4 +1,4 @@
-"""Rules for every test: no global JAX configuration may outlive the test that changed it.
+"""Rules for every test: no global configuration may outlive the test that changed it.
 
 And how the suite is run: by NumPy while that takes less than to compile it.
 """
@@ -9,6 +9,7 @@ import os
 import pathlib
 
 import jax
+import mpmath
 import pytest
 
 from jaxdp import _devices
@@ -53,6 +54,13 @@ def _jax_config_is_restored():
     for name, (old, _) in changed.items():
         jax.config.update(name, old)
     assert not changed, f"the test changed jax.config (name: before, after): {changed}"
+
+
+@pytest.fixture(autouse=True)
+def _precision_is_its_own():
+    """A test says how many digits its truth needs: no other's, nor an imported module's, count."""
+    with mpmath.workdps(15):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ SLICE = {
 @pytest.fixture(autouse=True)
 def doubles():
     """The attack compares float64 answers."""
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), mp.workdps(laws.DIGITS):
         yield
 
 

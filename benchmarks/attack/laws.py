@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from mpmath import mp, mpf
 
-mp.dps = 150
+DIGITS = mp.dps = 150  # and of whoever imports this
 ZERO, ONE = mpf(0), mpf(1)
 
 

@@ -85,8 +85,8 @@ def two_steps(sigma, ratio):
 @pytest.mark.parametrize(("sigma", "epsilon"), [(0.3, 40.0), (1.0, 12.0), (2.0, 4.0), (0.5, 9.0)])
 def test_two_steps_by_quadrature(sigma, epsilon):
     """Breaks when a bound is on the wrong side, or off by a part in 50 of delta."""
-    mpmath.mp.dps = 60
-    truth = float(mpmath.log(two_steps(sigma, mpmath.exp(mpmath.mpf(epsilon)))))
+    with mpmath.workdps(60):
+        truth = float(mpmath.log(two_steps(sigma, mpmath.exp(mpmath.mpf(epsilon)))))
     run = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), 2)
     bounds = jaxdp.delta_bounds(run, epsilon, direction="remove")
     low, high = (float(jnp.log(bound)) for bound in bounds)

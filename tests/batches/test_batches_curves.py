@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from mpmath import mpf
+from mpmath import mp, mpf
 from scipy import stats
 
 import jaxdp
-from benchmarks.attack import wider
+from benchmarks.attack import laws, wider
 from tests.programs import jit
 
 EPSILONS = np.array([-4.0, -0.7, -1e-9, 0.0, 1e-9, 0.3, 1.0, 2.5, 9.0])
@@ -103,7 +103,7 @@ def test_masses_add_up():
     edges = jnp.asarray([-jnp.inf, -3.0, -0.4, -1e-9, 0.0, 1e-9, 0.2, 1.5, jnp.inf])
 
     @jit
-    def laws(m):
+    def tree_laws(m):
         zero = jnp.zeros(())
         return m._log_masses(edges[:-1], edges[1:]), m._log_hockey_stick(zero, "remove", 0.0)
 
@@ -114,7 +114,7 @@ def test_masses_add_up():
         jaxdp.PoissonSampledReplaceOne(jaxdp.Gaussian(1.0), 0.05),
         jaxdp.GaussianMixture(np.float64(1.0), np.array([0.0, 1.0]), np.array([0.95, 0.05])),
     ):
-        masses, at_zero = laws(m)
+        masses, at_zero = tree_laws(m)
         q, p = np.exp(masses)
         np.testing.assert_allclose([q.sum(), p.sum()], 1.0, rtol=1e-12)
         # delta(0) is what P has more of than Q, each cell of one sign
@@ -296,7 +296,8 @@ def test_renyi_of_a_fixed_size_is_the_pairs_own():
     m = jaxdp.FixedSizeSampled(jaxdp.RandomizedResponse(epsilon), q)
     found = np.asarray(jaxdp.renyi(m, alphas))
     for row, (e, rate) in zip(found, rows, strict=True):
-        pair = wider._fixed_response(mpf(e), mpf(rate))
-        for value, alpha in zip(row, alphas, strict=True):
-            truth = pair.renyi(mpf(float(alpha)), False)
-            assert truth * (1 - mpf("1e-14")) <= value <= truth * mpf("1.001")
+        with mp.workdps(laws.DIGITS):
+            pair = wider._fixed_response(mpf(e), mpf(rate))
+            for value, alpha in zip(row, alphas, strict=True):
+                truth = pair.renyi(mpf(float(alpha)), False)
+                assert truth * (1 - mpf("1e-14")) <= value <= truth * mpf("1.001")

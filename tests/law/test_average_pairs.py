@@ -14,12 +14,10 @@ from jaxdp._law import _average_atoms, _average_pairs_plan
 from tests.law import finite_truth
 from tests.law.laws import laplace, randomized_response, sampled_gaussian
 
-mp.mp.dps = 60
-
 
 @pytest.fixture(autouse=True)
 def _float64():
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), mp.workdps(60):
         yield
 
 
