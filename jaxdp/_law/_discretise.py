@@ -49,11 +49,13 @@ factor of about eight. Three places need more:
   on empty stretches it follows the line between the neighbouring values.
 * A steep cell: its sag is much of C_w(x_{j+1}) (isolated atoms, each far below the one before; at
   the low end, a bulk narrower than a cell and a thin tail). With E_{j+1} >= s_j most of what comes
-  would be lost. With a at the share t of the cell, (1 - t) E_j >= s(a) at the two means is enough,
-  whatever E_{j+1} >= 0 is. So the atom moves to its left node, and the line of E to the next atom
-  starts from 0 there, not from x_{j+1}: mass that goes to the next atom makes up for what this one
-  lost. The first cell counts as steep where less mass follows it than its put takes (a bulk of one
-  or two cells next to the low end).
+  would be lost. With r what w has at x_{j+1} of the cell, E_j = r (x_{j+1} - x_j) is enough,
+  whatever E_{j+1} >= 0 is: the atom moves to its left node (phi is a line from there, not steeper
+  than C at x_{j+1}), and the line of E to the next atom starts from 0 there, as what goes to that
+  atom makes up for what this one lost. G_j is then Q{X > x_{j+1}} + E_{j+1} / (x_{j+1} - x_j),
+  less what E_j has more: r may be so much that rounding would hide what follows beside it. The
+  first cell counts as steep where less mass follows it than its put takes (a bulk of one or two
+  cells next to the low end).
 * Where the second differences of E still exceed w, sweeps raise E (which keeps E >= s).
 * Whatever is left. phi is given by its slopes, the survival masses of the cells,
   G_j = Q_w{X > x_j} + (E_{j+1} - E_j) / (x_{j+1} - x_j). A cell for which none of these
@@ -94,7 +96,6 @@ from jaxdp._law._terms import Term
 _LARGEST_EXPONENT, _LARGEST_RATIO = 600.0, 80.0
 EMPTY = 1e-14
 _MUCH, _SHARE = 0.5, 1e-3  # of a curve, that E may not take; of a mass, next to nothing
-_ROUNDED = 2.0**-30  # of E, what rounding might take for it
 _NOISE, _LEFT = 2.0**-49, 1e-8  # of a difference of masses, relative to them
 # A compiler may work a number out once for each use, and round each otherwise (fused multiply-adds,
 # say): E >= s is asked with 64 u to spare, of the thousands by which s was made larger before.
@@ -207,10 +208,11 @@ def lower_measure(
     steep = _steep(mass, sag, call[1:], empty, low) | (heavy & (cell == first))
     held = jnp.where(steep, 0.0, sag)
     wanted = jnp.maximum(jnp.concatenate([zero, held]), jnp.concatenate([held, zero]))
-    lines = steep & (call[1:] > _ROUNDED * sag)
+    lines = steep & (call[1:] > 0.0)
+    moved, at_left = to_right * step * (1.0 - allowance), lines & ~leads
     to_end = _line_to_end(halves, span, ratio[:-1], jnp.where(steep, 0.0, call[1:]))
     begin, after_begin = jnp.concatenate([lines, no]), jnp.concatenate([no, lines])
-    higher = jnp.maximum(wanted, jnp.where(begin, jnp.concatenate([to_end, zero]), 0.0))
+    higher = jnp.maximum(wanted, jnp.where(begin, jnp.concatenate([moved, zero]), 0.0))
     line = bridged(jnp.where(begin, 0.0, higher), higher, ratio, empty | after_begin)
     wanted = jnp.maximum(higher, line)
     at_lead, after = lead & (node == first), lead & (node == first + 1)
@@ -233,9 +235,11 @@ def lower_measure(
     left, right = lowering[:-1] * _TWICE, lowering[1:] * _TWICE
     shown = (left >= sag) & (right >= sag)
     shown |= (is_put[:-1] & is_put[1:]) | (is_call[:-1] & is_call[1:])
-    shown |= (ends | steep) & (left >= to_end)
+    shown |= ((ends | steep) & (left >= to_end)) | at_left
     shown |= leads & (left <= 0.0) & (right >= lead_put)
-    survival += (lowering[1:] - lowering[:-1]) / jnp.where(some, step, 1.0)
+    survival = jnp.where(at_left, above, survival)
+    lowered = jnp.where(at_left, jnp.maximum(lowering[:-1] - moved * _TWICE, 0.0), lowering[:-1])
+    survival += (lowering[1:] - lowered) / jnp.where(some, step, 1.0)
     survival = jnp.maximum(jnp.where(shown, survival, jnp.minimum(survival, above)), 0.0)
     # A cell without width repeats its left neighbour. Where phi has ended, no rounding is left.
     survival = jnp.where(some, survival, jnp.inf)
@@ -330,7 +334,8 @@ def lower(
     exponent = jnp.where(far, -jnp.inf, about.log_q + tilt * nodes)
     moved, at_top = _moved_down(about, top, nodes, width, theta)
     moved, at_top = jnp.where(far, moved, -jnp.inf), jnp.where(held[-1], -jnp.inf, at_top)
-    best = jnp.maximum(jnp.max(jnp.maximum(exponent, moved)), at_top)
+    last = jnp.where(held[-1], top.log_q + tilt * nodes[-1], at_top)
+    best = jnp.maximum(jnp.max(jnp.maximum(exponent, moved)), last)
     best = lax.stop_gradient(jnp.where(jnp.isfinite(best), best, 0.0))
     unit = best - tilt * centre
 

@@ -25,6 +25,7 @@ _SEEN, _MORE, _TYPICAL = 8.0, 1e3, -5.0
 # is tried: at it the law is known farther from epsilon.
 _NEAR_END, _STEEP = 0.97, 1e3
 _GENTLER = 0.25 ** np.arange(9.0)
+_WIDER, _WIDTH = 16.0, 0.1  # deviations of the law at that tilt; of those, in inverse tilts
 
 
 class TiltedLaw(NamedTuple):
@@ -79,8 +80,11 @@ def _gentle(
     log_seen = log_answer - law.exponent - log_price(saddle)
     # A steeper tilt than needed knows next to nothing of losses below.
     tilts = saddle * _GENTLER
-    exponents = _saddle.each_of(lambda t: _saddle.exponent(kept, t, at), tilts, kept.count.size)
-    seen = log_answer - exponents - log_price(tilts)
+    laws = _saddle.each_of(lambda t: _saddle.at_tilt(kept, t, at), tilts, kept.count.size)
+    seen = log_answer - laws.exponent - log_price(tilts)
+    # (Nor does a law of two far parts see well what is about one of them, if that has a width.)
+    wide = laws.deviation > _WIDER * laws.deviation[0]
+    seen = jnp.where(wide & (saddle * laws.deviation[0] > _WIDTH), -jnp.inf, seen)
     steep = (centre > _NEAR_END * beyond) | (saddle * zero.deviation > _STEEP)
     least = jnp.min(jnp.where(seen > -_SEEN, tilts, saddle))
     log_seen = jnp.where(steep, jnp.max(seen, where=tilts == least, initial=-jnp.inf), log_seen)

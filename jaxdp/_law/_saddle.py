@@ -194,17 +194,13 @@ class Tilted(NamedTuple):
     deviation: jax.Array
 
 
-def _tilted(atoms: Atoms, theta: jax.Array, epsilon: jax.Array | None) -> Tilted:
+def at_tilt(atoms: Atoms, theta: jax.Array, epsilon: jax.Array | None) -> Tilted:
+    """The composition tilted by theta, about epsilon (None: about its mean)."""
     m = moments(atoms, theta)
     mean = jnp.sum(atoms.count * m.mean)
     deviation = jnp.maximum(jnp.sqrt(jnp.sum(atoms.count * m.variance)), 1e-12)
     at = mean if epsilon is None else epsilon
     return Tilted(jnp.sum(atoms.count * m.log_norm) - theta * at, mean, deviation)
-
-
-def exponent(atoms: Atoms, theta: jax.Array, epsilon: jax.Array) -> jax.Array:
-    """Log of E_P e^{theta (L - epsilon)} of the composition."""
-    return _tilted(atoms, theta, epsilon).exponent
 
 
 def _bisect(
@@ -224,7 +220,7 @@ def _bisect(
     def halve(i: jax.Array, state: tuple) -> tuple:
         low, high, middle, zero, _, before = state
         theta = jnp.exp(middle)
-        tilted = _tilted(atoms, theta, epsilon)
+        tilted = at_tilt(atoms, theta, epsilon)
         first = i == 0
         zero = jax.tree.map(lambda new, old: jnp.where(first, new, old), tilted, zero)
         found = at(theta, tilted, zero)
@@ -340,7 +336,7 @@ def _scale_and_reach(atoms: Atoms, epsilon: jax.Array) -> tuple[jax.Array, jax.A
         return jnp.where(some, reach, mean), value
 
     mean, value = jax.vmap(one)(jnp.array([False, True]))
-    untilted = _tilted(atoms, jnp.float64(0.0), None).mean
+    untilted = at_tilt(atoms, jnp.float64(0.0), None).mean
     scale = jnp.maximum(value[0], _log_sure(untilted, epsilon))
     return jnp.minimum(scale, -1e-3), mean[1]
 
@@ -379,7 +375,7 @@ def saddle_point(terms: Terms, epsilon: jax.Array) -> jax.Array:
     theta, (law, zero) = tilt_for(atoms, epsilon)
     step = (epsilon - law.mean) / jnp.maximum(law.deviation**2, 1e-24)
     after = theta + jnp.clip(step, -0.1 * theta, 0.1 * theta)
-    polished = _tilted(atoms, after, epsilon)
+    polished = at_tilt(atoms, after, epsilon)
     value = polished.exponent + log_tail(after, polished.deviation)
     value = jnp.minimum(value, law.exponent + log_tail(theta, law.deviation))
     value = jnp.maximum(value, _log_sure(zero.mean, epsilon))

@@ -2,6 +2,8 @@
 
 Tilted towards epsilon such a pair is one outcome but for 1e-8: its other losses counted as rare,
 which one step feels. Upper bounds on epsilon were infinite to add, and some percent off to remove.
+Where its rarer outcome is all that gets to epsilon, but under Q is less than rounding takes from
+the other, that outcome was lost: lower bounds on delta were 0.
 """
 
 import jax
@@ -42,4 +44,17 @@ def test_a_gaussian_beside_a_finite_pair(direction):
         # (Where delta is just the mass of the rarer outcome the curve is flat: in deltas, then.)
         above, below = _log_delta(low[i], *law), _log_delta(high[i], *law)
         assert -1e-12 <= above - np.log(1e-5) <= 5e-3
-        assert -1e-12 <= np.log(1e-5) - below <= 2e-3
+        assert -1e-12 <= np.log(1e-5) - below <= 5e-4
+
+
+@pytest.mark.parametrize("q0", [1e-12, 1e-30, 1e-60])
+def test_beyond_the_rarer_outcome(q0):
+    """Epsilons up to ten deviations beyond its loss, where delta falls from 1e-3 to 1e-27."""
+    beyond = np.array([-1.5, -0.5, -0.1, 0.2, 0.33, 0.5, 0.6, 0.8, 1.5, 2.5])
+    p, q = np.array([0.01, 0.99]), np.array([q0, 1.0 - q0])
+    epsilons = np.log(p[0] / q[0]) + beyond
+    m = jaxdp.Composed([jaxdp.Gaussian(4.0), jaxdp.FinitePair(p, q)])
+    low, high = (np.log(x) for x in jaxdp.delta_bounds(m, epsilons, direction="remove"))
+    truth = np.array([_log_delta(epsilon, 4.0, p, q) for epsilon in epsilons])
+    assert np.all((low - 1e-12 <= truth) & (truth <= high + 1e-12))
+    assert np.all((truth - low <= 1e-3) & (high - truth <= 2e-3))
