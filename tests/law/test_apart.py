@@ -9,6 +9,7 @@ import pytest
 import jaxdp
 from jaxdp._law import _plan
 from jaxdp._numerical_terms import terms_of
+from tests.programs import jit
 
 # sigma, q and log delta of two steps; sigma, q, steps and log delta of many.
 TWO = np.array([(1.007, 1.87e-5, -26.04), (2.6156, 6.137e-4, -71.4), (2.465, 6.117e-5, -125.3)])
@@ -95,13 +96,14 @@ def test_delta_there_is_the_inverse_and_has_a_slope():
         def value(sigma, q, steps, epsilon):
             return jaxdp.log_delta(run(sigma, q, steps), epsilon, direction="remove")
 
-        found = np.asarray(jax.vmap(value)(sigma, q, steps, high))
-        slopes = jax.vmap(jax.grad(value, argnums=(0, 1, 2, 3)))(sigma, q, steps, high)
+        values = jit(jax.vmap(value))
+        found = np.asarray(values(sigma, q, steps, high))
+        slopes = jit(jax.vmap(jax.grad(value, argnums=(0, 1, 2, 3))))(sigma, q, steps, high)
         steep = np.asarray(slopes[3])
         assert np.all(np.abs(found - log_delta) < 0.1 + 2.0 * np.abs(steep) * (high - low))
         for i, slope in enumerate(slopes):
             at = [sigma, q, steps, np.asarray(high)]
             step = 1e-4 * at[i]
-            after = jax.vmap(value)(*[x + step * (k == i) for k, x in enumerate(at)])
-            before = jax.vmap(value)(*[x - step * (k == i) for k, x in enumerate(at)])
+            after = values(*[x + step * (k == i) for k, x in enumerate(at)])
+            before = values(*[x - step * (k == i) for k, x in enumerate(at)])
             np.testing.assert_allclose(slope, (after - before) / (2.0 * step), rtol=0.02, atol=1e-4)
