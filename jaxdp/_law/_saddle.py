@@ -299,6 +299,13 @@ def _one_cut(
         return jnp.where(theta > 0.0, at, jnp.inf)
 
     at = jnp.minimum(onwards(*found), onwards(*before))
+    # Where the mean is above it no tilt shows it: 1 - delta is the rest's mass times e^-sure, or
+    # less by what of the rest is below epsilon (smoothed as above).
+    sure = zero.exponent - jnp.log1p(-jnp.minimum(jnp.exp(log_delta), 1.0 - 2.0**-53))
+    some, soft = sure > 0.0, _SOFT * zero.deviation
+    known = jnp.where(some, sure, 1.0)
+    below = zero.mean - known + soft * soft / (4.0 * known)
+    at = jnp.where(some, jnp.minimum(at, below), at)
     # The rest alone may never get to where one large loss is as rare as delta.
     delta = jnp.exp(log_delta)
 

@@ -58,3 +58,15 @@ def test_beyond_the_rarer_outcome(q0):
     truth = np.array([_log_delta(epsilon, 4.0, p, q) for epsilon in epsilons])
     assert np.all((low - 1e-12 <= truth) & (truth <= high + 1e-12))
     assert np.all((truth - low <= 1e-3) & (high - truth <= 2e-3))
+
+
+def test_large_deltas_of_a_narrow_law():
+    """All losses beyond epsilon: delta is 1 - e^epsilon Q{finite}. The plan looked at the mean."""
+    pair = jaxdp.FinitePair([1.0, 0.0], [0.24, 0.76])
+    delta = np.array([0.1, 0.3, 0.5, 0.7])
+    truth = np.log1p(-delta) - np.log(0.24)
+    for step in (jaxdp.Laplace(50.0), jaxdp.Gaussian(300.0)):
+        m = jaxdp.Composed([pair, step])
+        low, high = jaxdp.epsilon_bounds(m, delta, direction="remove")
+        assert np.all((low <= truth * (1 + 1e-9)) & (truth <= high * (1 + 1e-9)))
+        np.testing.assert_allclose(low, high, rtol=2e-5)
