@@ -75,6 +75,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from jaxdp._divergences import exp_log
 from jaxdp._law import _allowances, _running
@@ -303,24 +304,30 @@ def _led(about: Cells, lead: jax.Array) -> Cells:
 
 
 def lower(
-    term: Term, nodes: jax.Array, theta: jax.Array, centre: jax.Array
+    term: Term,
+    nodes: jax.Array,
+    theta: jax.Array,
+    centre: jax.Array,
+    reach: ArrayLike = -jnp.inf,
 ) -> tuple[jax.Array, jax.Array]:
     """The law below: tilted P-weights of the nodes (sum 1) and log normaliser K(theta).
 
     The first cell reaches down to -inf, for an atom at the low end (`between_nodes`). What lies
-    next to the last node moves down to it (an atom at the high end, where `align` left it); what is
-    beyond is cut: it may be much of the tilted law, and where all of that is, it only widens
-    windows. Masses are held in linear scale, in units that put 1 where the tilted law has its bulk.
-    What would overflow there, or its curve, is a measure of its own, which may be lowered by itself
-    (curves add up): its P-masses move down to nodes. (That is lower, as e (1 - a / x)_+ increases
-    with x; more is lost by moving Q-masses.)
+    next to the last node moves down to it (an atom at the high end, where `align` left it), and
+    what is beyond up to `reach`; what is beyond that is cut: it may be much of the tilted law, and
+    where all of that is, it only widens windows. Masses are held in linear scale, in units that put
+    1 where the tilted law has its bulk. What would overflow there, or its curve, is a measure of
+    its own, which may be lowered by itself (curves add up): its P-masses move down to nodes, as
+    those at the last node do. (That is lower, as e (1 - a / x)_+ increases with x; more is lost by
+    moving Q-masses.)
     """
     width = nodes[1:] - nodes[:-1]
     width = jnp.where(width > _SAME * jnp.abs(nodes[1:]), width, 0.0)
     middle = between_nodes(nodes, width, term, centre)
     step = jnp.min(jnp.where(width > 0.0, width, jnp.inf), keepdims=True)
     start = jnp.concatenate([jnp.array([-jnp.inf]), middle, nodes[-1:]])
-    stop = jnp.concatenate([middle, nodes[-1:], nodes[-1:] + jnp.where(step < jnp.inf, step, 0.0)])
+    end = jnp.maximum(nodes[-1:] + jnp.where(step < jnp.inf, step, 0.0), reach)
+    stop = jnp.concatenate([middle, nodes[-1:], end])
     # Of nodes pulled up to one place (`occupied_positions`) the first has all that is nearest, and
     # what is below as well; if the mean of that is below, the last has what is above the place.
     lead = jnp.min(jnp.where(width > 0.0, count(width.shape[0]), jnp.int32(width.shape[0])))
@@ -334,7 +341,8 @@ def lower(
     exponent = jnp.where(far, -jnp.inf, about.log_q + tilt * nodes)
     moved, at_top = _moved_down(about, top, nodes, width, theta)
     moved, at_top = jnp.where(far, moved, -jnp.inf), jnp.where(held[-1], -jnp.inf, at_top)
-    last = jnp.where(held[-1], top.log_q + tilt * nodes[-1], at_top)
+    log_top = top.log_p - nodes[-1] - _allowances.exponent(top.log_p, nodes[-1])
+    last = jnp.where(held[-1], log_top + tilt * nodes[-1], at_top)
     best = jnp.maximum(jnp.max(jnp.maximum(exponent, moved)), last)
     best = lax.stop_gradient(jnp.where(jnp.isfinite(best), best, 0.0))
     unit = best - tilt * centre
@@ -348,7 +356,7 @@ def lower(
     empty = ~(heavy | jnp.concatenate([in_cell, no]) | jnp.concatenate([no, in_cell]))
     ratio = jnp.exp(jnp.clip(relative, -_LARGEST_EXPONENT, _LARGEST_RATIO))
     near = jnp.where(held[:-1] & held[1:], width, 0.0)
-    above = jnp.where(held[-1], scaled(top.log_q), 0.0)
+    above = jnp.where(held[-1], scaled(log_top), 0.0)
     measure = lower_measure(halves, near, ratio, above, empty)
     weight_exponent = jnp.where(held, jnp.minimum(tilt * relative, _LARGEST_EXPONENT), -jnp.inf)
     weights = measure * exp_log(weight_exponent)

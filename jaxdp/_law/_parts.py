@@ -77,7 +77,8 @@ def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int)
     ends = ends_of(term, step, side)
     lattice = align(Lattice(centre, spacing), ends, side)
     positions = jnp.where(even, even_rungs(size), rungs(size))
-    one = discretise(term, lattice, ends, step.range, theta, positions, side, step.apart.cut)
+    far = step.apart.cut, step.beyond
+    one = discretise(term, lattice, ends, step.range, theta, positions, side, far)
     if side > 0:
         return one
     # The losses of a block lie about the anchor of the plan, which is wider: on the coarse lattice

@@ -45,7 +45,8 @@ class StepPlan(NamedTuple):
     closer together than the lattice's points keep their mean in the law below. `node` is the same
     for the lattice of one step, which may be far finer. Where one step need not be on a ladder,
     `even` is the spacing of its nodes, else 0. `low` is where the support begins for the law below,
-    which collapses what is less to that point. `apart` says whether exactly one
+    which collapses what is less to that point; what is more than `range` counts at its end, for the
+    law below, up to `beyond`. `apart` says whether exactly one
     loss is composed beside a bulk, see `_plan_apart`.
     """
 
@@ -61,6 +62,7 @@ class StepPlan(NamedTuple):
     range: tuple[jax.Array, jax.Array]
     even: jax.Array
     low: jax.Array
+    beyond: jax.Array
     apart: Apart
 
 
@@ -279,6 +281,7 @@ def _step_plan(
         (law.lowest[i], law.highest[i]),
         jnp.where(fine, even, 0.0),
         begins(term, given.log_p[i], given.loss[i], cell),
+        jnp.where(law.sure[i], jnp.inf, -jnp.inf),
         apart,
     )
 

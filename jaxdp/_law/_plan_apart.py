@@ -140,6 +140,7 @@ def one_apart(law: TiltedLaw, given: Atoms, log_answer: jax.Array) -> tuple[Tilt
         centred=centred,
         reaching=centred,
         highest=highest[None],
+        sure=jnp.zeros((1,), bool),
     )
     law = jax.tree.map(lambda a, b: jnp.where(some, a, b), apart, law)
     return law, Apart(some, jnp.where(some, tilt, 0.0), jnp.where(some, cut, jnp.inf))

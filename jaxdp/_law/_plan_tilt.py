@@ -25,6 +25,7 @@ _SEEN, _MORE, _TYPICAL = 8.0, 1e3, -5.0
 # is tried: at it the law is known farther from epsilon.
 _NEAR_END, _STEEP = 0.97, 1e3
 _GENTLER = 0.25 ** np.arange(9.0)
+_FARTHER = 4.0  # times as far beyond epsilon as all of a mass counts
 _WIDER, _WIDTH = 16.0, 0.1  # deviations of the law at that tilt; of those, in inverse tilts
 
 
@@ -32,7 +33,8 @@ class TiltedLaw(NamedTuple):
     """The coarse law, cut at both ends, at the tilt theta: its mean and deviation.
 
     Of each term: the moments m, `log_p` of its atoms under the tilt, `centred` about their mean,
-    how far each cell is `reaching`, and from which loss to which the term is kept. The law is read
+    how far each cell is `reaching`, and from which loss to which the term is kept; `sure` says if
+    what is beyond counts at that end, for the law below and here. The law is read
     about `centre`, and up to `margin` below. In units of e^{sum n K - theta centre} delta is
     e^log_value, of which a share `tolerated` may be lost: as a stray mass, e^log_mass.
     """
@@ -53,6 +55,7 @@ class TiltedLaw(NamedTuple):
     reaching: jax.Array
     lowest: jax.Array
     highest: jax.Array
+    sure: jax.Array
 
 
 class _Cut(NamedTuple):
@@ -60,6 +63,7 @@ class _Cut(NamedTuple):
 
     log_share: jax.Array
     highest: jax.Array
+    sure: jax.Array
     log_p: jax.Array
     loss: jax.Array
     centre: jax.Array
@@ -92,24 +96,40 @@ def _gentle(
 
 
 def _cut_off(
-    given: Atoms, used: jax.Array, centre: jax.Array, log_answer: jax.Array, tolerated: float
+    given: Atoms,
+    used: jax.Array,
+    single: np.ndarray,
+    centre: jax.Array,
+    log_answer: jax.Array,
+    tolerated: float,
 ) -> _Cut:
     """Losses so large that P hardly sees them go to infinity.
 
     More of them where the tail is so heavy that no tilt within it finds what delta is made of,
-    which would drown in rounding.
+    which would drown in rounding. And those so far beyond epsilon that all of their mass counts:
+    with the rest R of the losses, E e^-R <= 1, so that mass p at l costs p e^{epsilon - l} at most.
+    (Only where that makes the law much narrower.)
     """
     above = _saddle.above(given)
     edges = given.edges
+    starts = jnp.concatenate([edges[:, :1], edges], axis=1)
+
+    def last_of(keep: jax.Array) -> jax.Array:
+        return jnp.max(jnp.where(keep[:, :-1], edges, edges[:, :1]), axis=-1)
 
     def again(_, cut: _Cut) -> _Cut:
         allowed = cut.log_share + log_answer - jnp.log(used)[:, None]
         keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
-        highest = jnp.max(jnp.where(keep[:, :-1], edges, edges[:, :1]), axis=-1)
+        highest = last_of(keep)
+        near = above * jnp.exp(jnp.minimum(centre - starts, 0.0))
+        nearest = last_of(near > jnp.exp(jnp.maximum(allowed, -700.0)))
+        sure = single & (nearest > centre) & (highest - centre > _FARTHER * (nearest - centre))
+        highest = jnp.where(sure, nearest, highest)
         log_p = jnp.where(keep, given.log_p, -jnp.inf)
         # The last cell that is kept may hold much of the tilted law: it counts with its end.
         last = keep[:, :-1] & ~keep[:, 1:] & (above[:, 1:] > 0.0)
         loss = given.loss.at[:, :-1].set(jnp.where(last, edges, given.loss[:, :-1]))
+        loss = jnp.where(sure[:, None], jnp.minimum(loss, highest[:, None]), loss)
         # An epsilon beyond all that is kept is read from a law planned within it.
         beyond = jnp.sum(used * highest)
         at = jnp.where(centre < beyond, centre, _NEAR_END * beyond)
@@ -117,10 +137,11 @@ def _cut_off(
         saddle, log_seen = _gentle(kept, centre, at, beyond, log_answer)
         share = np.log(tolerated) + jnp.clip(-log_seen - _SEEN, 0.0, np.log(_MORE))
         log_share = jnp.maximum(share, cut.log_share)
-        return _Cut(log_share, highest, log_p, loss, at, saddle, log_seen)
+        return _Cut(log_share, highest, sure, log_p, loss, at, saddle, log_seen)
 
     log_share = jnp.log(tolerated) + 0.0 * log_answer
-    none = _Cut(log_share, edges[:, 0], given.log_p, given.loss, centre, centre, centre)
+    highest = edges[:, 0]
+    none = _Cut(log_share, highest, ~single, given.log_p, given.loss, centre, centre, centre)
     return lax.fori_loop(0, 2, again, none)
 
 
@@ -147,6 +168,12 @@ def _lean(
     return lax.fori_loop(0, 3, again, state)[1:]
 
 
+def _single(terms: Terms) -> np.ndarray:
+    """Whether each is a term of its own, not one of a family."""
+    each = [np.full(t.number, False) if isinstance(t, Family) else np.full(1, True) for t in terms]
+    return np.concatenate(each)
+
+
 def _tops(terms: Terms) -> jax.Array:
     """Per term, the largest finite loss (not of families: infinity)."""
     tops = [
@@ -171,7 +198,7 @@ def tilted(
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     edges = given.edges
     centre, log_answer = _saddle.estimate(given, epsilon, log_delta)
-    cut = _cut_off(given, used, centre, log_answer, tolerated)
+    cut = _cut_off(given, used, _single(terms), centre, log_answer, tolerated)
     centre = cut.centre
     atoms = given._replace(log_p=cut.log_p, loss=cut.loss)
     theta, m, deviation = _lean(atoms, cut.saddle, cut.log_seen)
@@ -203,7 +230,7 @@ def tilted(
     held = log_p > -jnp.inf
     last = held[:, :-1] & ~held[:, 1:]
     ends = jnp.minimum(edges, _tops(terms)[:, None]) - m.mean[:, None]
-    reaching = centred.at[:, :-1].max(jnp.where(last, ends, -jnp.inf))
+    reaching = centred.at[:, :-1].max(jnp.where(last & ~cut.sure[:, None], ends, -jnp.inf))
     return TiltedLaw(
         atoms,
         used,
@@ -221,4 +248,5 @@ def tilted(
         reaching,
         lowest,
         cut.highest,
+        cut.sure,
     )

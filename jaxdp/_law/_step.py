@@ -64,12 +64,13 @@ def discretise(
     theta: jax.Array,
     positions: jax.Array | np.ndarray,
     side: int,
-    cut: jax.Array | None = None,
+    far: tuple[jax.Array, jax.Array] | None = None,
 ) -> OneStep:
     """The law above (side = +1) or below (-1) at these positions of the lattice.
 
     `ends` is the support, of which what is lower may be collapsed to its low end on the side below.
-    There what is beyond the cut, a choice, is a measure of its own: cells with their mean losses.
+    There `far`, choices, are a cut beyond which all is a measure of its own, cells with their mean
+    losses; and up to where what is above the range counts at its end.
     """
     positions = occupied_positions(lattice, ends, kept, jnp.asarray(positions))
     nodes = lattice.centre + positions * lattice.spacing
@@ -77,9 +78,11 @@ def discretise(
     if side > 0:
         weights, log_norm, top = _discretise.upper(term, nodes, theta)
     else:
-        if cut is not None:
+        reach: ArrayLike = -np.inf
+        if far is not None:
+            cut, reach = far
             term, beyond = _apart(term, cut, kept[1])
-        weights, log_norm = _discretise.lower(term, nodes, theta, lattice.centre)
+        weights, log_norm = _discretise.lower(term, nodes, theta, lattice.centre, reach)
         top = jnp.float64(-jnp.inf)
     high = ends[1]
     some = jnp.isfinite(high)
