@@ -76,17 +76,18 @@ class Truncated(OnBatch):
         cut = self.batch_size < self.num_records
         return super()._in_domain() & ((self.sampling_probability < 1.0) | (not cut))
 
-    def _parts(self) -> _Parts:
+    def _parts(self, side: int = 1) -> _Parts:
+        """With q' rounded up (side = +1), or down (-1): curves rise with it."""
         q = 1.0 * jnp.asarray(self.sampling_probability)
-        log_weights, rate, error = _tail(q, self.batch_size, self.num_records)
-        return _Parts(self._pairs(q, rate), log_weights, error)
+        log_weights, rates, error = _tail(q, self.batch_size, self.num_records)
+        return _Parts(self._pairs(q, rates[side > 0]), log_weights, error)
 
     def _kept_probability(self) -> jax.Array:
         """How often a record is in the batch and kept, rounded down."""
         q = 1.0 * jnp.asarray(self.sampling_probability)
-        log_weights, rate, error = _tail(q, self.batch_size, self.num_records)
+        log_weights, (rate, _), error = _tail(q, self.batch_size, self.num_records)
         weights = jnp.exp(log_weights)
-        return (weights[0] * q + weights[1] * rate) * (1.0 - error - 2.0 * _CUMULATED)
+        return (weights[0] * q + weights[1] * rate) * (1.0 - error)
 
     def _rate(self, s: jax.Array) -> jax.Array:
         pairs, log_weights, error = self._parts()
@@ -116,7 +117,7 @@ class Truncated(OnBatch):
         return first[0] or second[0], first[1] or second[1]
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
-        pairs, log_weights, error = self._parts()
+        pairs, log_weights, error = self._parts(-1 if slack < 0.0 else 1)
         parts = [
             w + pair._log_hockey_stick(epsilon, direction, slack)
             for pair, w in zip(pairs, log_weights, strict=True)
@@ -278,8 +279,10 @@ def _log_choose(n: int, k: int) -> tuple[float, float]:
     return parts[0] - parts[1] - parts[2], 4.0 * SLACK * (1.0 + sum(map(abs, parts)))
 
 
-def _tail(q: jax.Array, size: int, n: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(log(1 - tau), log tau), the rate q' (rounded up), and the relative error of the weights.
+def _tail(
+    q: jax.Array, size: int, n: int
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array], jax.Array]:
+    """(log(1 - tau), log tau), the rate q' (rounded down, up), the relative error of the weights.
 
     With f(s) the probabilities of Bin(n - 1, q), tau = sum_{s >= B} f(s), from the ratios
     f(s + 1)/f(s) = (n - 1 - s)/(s + 1) q/(1 - q), which fall with s: what is beyond the last term
@@ -287,7 +290,7 @@ def _tail(q: jax.Array, size: int, n: int) -> tuple[jax.Array, jax.Array, jax.Ar
     """
     others = n - 1
     if size > others:
-        return jnp.asarray([0.0, -jnp.inf]), q, jnp.zeros(())
+        return jnp.asarray([0.0, -jnp.inf]), (q, q), jnp.zeros(())
     p = jnp.minimum(q, 1.0 - 2.0**-53)
     log_odds = jnp.log(p) - special.log1p(-p)
     choose, rounding = _log_choose(others, size)
@@ -311,14 +314,16 @@ def _tail(q: jax.Array, size: int, n: int) -> tuple[jax.Array, jax.Array, jax.Ar
     log_tau, log_rest = at + upper, at + lower
     small = log_tau < log_rest
     half = -special.LOG_2
-    least = jnp.minimum(jnp.where(small, log_tau, log_rest), half)
-    other = special.log1mexp(least)
-    weights = jnp.stack([jnp.where(small, other, least), jnp.where(small, least, other)])
+    rarer = jnp.minimum(jnp.where(small, log_tau, log_rest), half)
+    other = special.log1mexp(rarer)
+    weights = jnp.stack([jnp.where(small, other, rarer), jnp.where(small, rarer, other)])
     kept = special.logsumexp(logs + np.log(size / (up + 1.0)))
     rate = jnp.minimum(q * jnp.exp(kept - upper) * (1.0 + _CUMULATED), q)
+    seen = jnp.maximum(jnp.exp(kept - jnp.logaddexp(upper, beyond)), size / n)
+    least = q * jnp.minimum(seen * (1.0 - _CUMULATED), 1.0)
     lost = jnp.where(small, beyond - upper, below - lower)
     shift = jnp.abs(size * jnp.log(p)) + jnp.abs((others - size) * special.log1p(-p))
     error = rounding + _CUMULATED + 4.0 * SLACK * shift + jnp.exp(jnp.minimum(lost, 0.0))
     # tau near 1 with terms beyond the last: q' may be too small by as much, and is at most q
     rate = jnp.where(beyond - upper < -40.0, rate, q)
-    return weights, rate, jax.lax.stop_gradient(error)
+    return weights, (least, rate), jax.lax.stop_gradient(error)

@@ -6,9 +6,11 @@ import itertools
 import jax
 import numpy as np
 import pytest
+from mpmath import mp, mpf
 from scipy import stats
 
 import jaxdp
+from benchmarks.attack import laws, wider
 
 EPSILONS = np.array([-1.0, -0.2, 0.0, 0.3, 1.0, 2.0])
 Z = np.linspace(-14.0, 14.0, 2001)
@@ -186,3 +188,13 @@ def test_bad_arguments():
     assert (
         jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(1.0), 0.5, 3, 10).neighbours == "add-or-remove"
     )
+
+
+@pytest.mark.parametrize(("sigma", "q", "epsilon"), [(17.2, 0.208, 1.0), (1.0, 0.3, 0.5)])
+def test_bounds_far_out_hold_the_pair(sigma, q, epsilon):
+    """Breaks when q' is rounded up for both bounds: delta of 1e-107 feels it 170 times."""
+    step = jaxdp.TruncatedPoissonSampled(jaxdp.Gaussian(sigma), q, wider.BATCH, wider.RECORDS)
+    with jax.enable_x64(True), mp.workdps(laws.DIGITS):
+        low, high = (float(x) for x in jaxdp.delta_bounds(step, epsilon, direction="remove"))
+        truth = wider._truncated(mpf(sigma), mpf(q)).h(mp.exp(mpf(epsilon)), False)
+        assert low <= truth <= high <= low * 1.00001
