@@ -46,8 +46,8 @@ class StepPlan(NamedTuple):
     for the lattice of one step, which may be far finer. Where one step need not be on a ladder,
     `even` is the spacing of its nodes, else 0. `low` is where the support begins for the law below,
     which collapses what is less to that point; what is more than `range` counts at its end, for the
-    law below, up to `beyond`. `apart` says whether exactly one
-    loss is composed beside a bulk, see `_plan_apart`.
+    law below, up to `beyond`. `apart` says whether exactly one loss is composed beside a bulk, see
+    `_plan_apart`.
     """
 
     centre: jax.Array

@@ -34,9 +34,9 @@ class TiltedLaw(NamedTuple):
 
     Of each term: the moments m, `log_p` of its atoms under the tilt, `centred` about their mean,
     how far each cell is `reaching`, and from which loss to which the term is kept; `sure` says if
-    what is beyond counts at that end, for the law below and here. The law is read
-    about `centre`, and up to `margin` below. In units of e^{sum n K - theta centre} delta is
-    e^log_value, of which a share `tolerated` may be lost: as a stray mass, e^log_mass.
+    what is beyond counts at that end, for the law below and here. The law is read about `centre`,
+    and up to `margin` below. In units of e^{sum n K - theta centre} delta is e^log_value, of which
+    a share `tolerated` may be lost: as a stray mass, e^log_mass.
     """
 
     atoms: Atoms
@@ -119,10 +119,11 @@ def _cut_off(
 
     def again(_, cut: _Cut) -> _Cut:
         allowed = cut.log_share + log_answer - jnp.log(used)[:, None]
-        keep = above > jnp.exp(jnp.maximum(allowed, -700.0))
+        least = jnp.exp(jnp.maximum(allowed, -700.0))
+        keep = above > least
         highest = last_of(keep)
         near = above * jnp.exp(jnp.minimum(centre - starts, 0.0))
-        nearest = last_of(near > jnp.exp(jnp.maximum(allowed, -700.0)))
+        nearest = last_of(near > least)
         sure = single & (nearest > centre) & (highest - centre > _FARTHER * (nearest - centre))
         highest = jnp.where(sure, nearest, highest)
         log_p = jnp.where(keep, given.log_p, -jnp.inf)

@@ -96,3 +96,4 @@ def test_batches_of_ordinary_noise_are_accepted():
     ])  # fmt: skip
     got = np.asarray(jaxdp.hockey_stick(m, 0.5, direction="add"))
     np.testing.assert_allclose(got, truth, rtol=1e-10, atol=1e-300)
+    assert mp.dps >= 100
