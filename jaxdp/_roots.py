@@ -92,7 +92,7 @@ def _search(
     Points up to the floor count as violating.
 
     Steps that keep falling short of crossing are doubled, and those that would leave the bracket
-    halve it: neither a misleading slope nor a flat or infinite value can stall or end the search.
+    halve it, as do those after a crossing that did not: neither a misleading slope nor a flat or infinite value can stall or end the search.
     With a first estimate of the slope, f is not differentiated: secants refine it, and a satisfying
     point which by its slope is nearer to the root than the tolerance will do; from either side, if
     that is all that is asked for. Parts are for such a search only.
@@ -122,6 +122,8 @@ def _search(
         newton = s.x + step
         bracketed = jnp.isfinite(good) & jnp.isfinite(bad)
         usable = (newton > bad) & (newton < good)
+        # (At a kink steps may go from one side to the other and back for ever.)
+        usable &= (streak > 0) | (good - bad <= 0.5 * (s.good - s.bad)) | ~bracketed
         middle = 0.5 * (bad + good)
         blind = s.x + jnp.where(satisfied, -1.0, 1.0) * unit * growth
         x = jnp.where(usable, newton, jnp.where(bracketed, middle, blind))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxdp
 from jaxdp import _roots
 from tests.programs import jit
 
@@ -97,3 +98,45 @@ def test_an_estimate_ends_on_either_side():
     state = _roots._search(line, start, 0.0, tolerance, slope, either=True)
     assert state.count == 2
     assert _roots._search(line, start, 0.0, tolerance, slope).count == 3
+
+
+def steep(y, power, scale):
+    """Decreasing through 0, on either side as a power of the distance; steep where that is < 1."""
+    left = y < 0.0
+    distance = jnp.maximum(jnp.abs(y), 1e-300)
+    return jnp.where(left, 1.0, -1.0) * jnp.where(
+        left, scale[0] * distance ** power[0], scale[1] * distance ** power[1]
+    )
+
+
+@jit
+@jax.vmap
+def search_steep(power, scale, shift, start):
+    return _roots.safe_root(lambda x: steep(x - shift, power, scale), start, 1e-12, 1e-12)
+
+
+def test_steep_roots_do_not_send_the_search_to_and_fro():
+    """Newton's steps lead from one side to the other, hardly nearer, at powers of little more than .5.
+
+    The search ended near where it began then: epsilon was .78 for a delta that 0 attains.
+    """
+    rng = np.random.default_rng(1)
+    n = 2000
+    power = rng.choice([0.3, 0.5, 0.501, 0.51, 0.7, 1.0, 2.0], (n, 2))
+    scale = 10.0 ** rng.uniform(-1.0, 1.0, (n, 2))
+    shift, start = rng.uniform(-1.0, 1.0, n), rng.choice([-3.0, 1.0, 5.0], n)
+    root = search_steep(power, scale, shift, start)
+    assert np.all(np.abs(root - shift) <= 1e-11)
+
+
+def test_epsilon_at_a_delta_that_an_atom_at_0_makes_a_bend():
+    """A fixed-size batch has an atom at loss 0: log delta falls 5 times as steeply before as after.
+
+    As a lower bound .0249 was above the truth, 0.
+    """
+    deltas = np.array([0.07, 0.09, 0.0956, 0.098, 0.099, 0.0999, 0.1, 0.2])
+    step = jaxdp.FixedSizeSampled(jaxdp.Gaussian(1.0), 0.1)
+    assert float(jaxdp.delta(step, 0.0)) < np.min(deltas)
+    low, high = jaxdp.epsilon_bounds(step, deltas)
+    np.testing.assert_array_equal(low, 0.0)
+    np.testing.assert_array_equal(high, 0.0)

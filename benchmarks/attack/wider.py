@@ -80,7 +80,8 @@ def _truncated(sigma, q) -> laws.Law:
     kept = q * mp.fsum(among[s] * BATCH / mpf(s + 1) for s in more) / tau
     first = laws.Sampled(curves.Gaussian(1 / sigma), q)
     second = laws.Sampled(curves.Gaussian(2 / sigma), kept)
-    return pairs.Revealed([first, second], [1 - tau, tau])
+    fewer = mp.fsum(among[:BATCH])  # (1 - tau may be 1e-150)
+    return pairs.Revealed([first, second], [fewer, tau])
 
 
 def _replaced(sigma) -> laws.Law:

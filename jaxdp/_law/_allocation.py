@@ -136,6 +136,10 @@ def _epsilon(
     inside = (other != k) & (jnp.abs(change) > 0.0) & jnp.isfinite(change)
     share = jnp.clip(jnp.where(inside, gap / jnp.where(inside, change, 1.0), 0.0), 0.0, 1.0)
     c = at.y[k] + share * (at.y[other] - at.y[k]) + side * law.shift
+    if may_add(s):  # before the window
+        before = _average.line_meets(law, log_delta, side)
+        some = (s < 0) & ((k == 0) & reached if side > 0 else ~reached & (before < jnp.inf))
+        c, reached = jnp.where(some, -before, c), reached | some
     ratio = jnp.maximum(s * c / steps, 0.0)
     epsilon = s * log_positive(ratio)
     return jnp.where(reached, epsilon, side * jnp.inf)

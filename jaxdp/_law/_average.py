@@ -219,29 +219,59 @@ def _past_end(law: Total, c: jax.Array) -> jax.Array:
     return law.beyond * jnp.exp(jnp.clip(-law.theta * (end - c), -700.0, 700.0))
 
 
-def log_curve(law: Total, c: jax.Array, side: int) -> jax.Array:
-    """log C(c) above or below.
-
-    Before the window it goes on as a line: S has mass 1, no slope of its curve is steeper.
-    """
-    c = c - side * law.shift
-    if side > 0:
-        before = jnp.maximum(law.start - c, 0.0)
-        c = jnp.maximum(c, law.start)
+def _read(law: Total, c: jax.Array, side: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """C(c) and the mass beyond c, of the tilted law, and the logarithm of their unit."""
     z = law.start + law.spacing * jnp.arange(law.weights.shape[0], dtype=jnp.float64) - c
     beyond = z > 0.0
     z = jnp.where(beyond, z, 0.0)
-    value = jnp.sum(law.weights * z * jnp.exp(-law.theta * z)) * (
-        1.0 + side * _allowances.tilted_sums(z.shape[0])
-    )
-    value += side * law.stray / (_E * law.theta)
+    rough = 1.0 + side * _allowances.tilted_sums(z.shape[0])
+    weight = law.weights * jnp.where(beyond, jnp.exp(-law.theta * z), 0.0)
+    value = jnp.sum(weight * z) * rough + side * law.stray / (_E * law.theta)
+    mass = jnp.sum(weight) * rough + side * law.stray  # (at most 1 each, e^{-theta z} being so)
     if side > 0:
         value += _past_end(law, c) / (_E * law.theta)
     prefactor = law.log_scale - law.theta * (c - law.origin) + side * _slack(law, c)
-    value = prefactor + log_positive(value)
+    return value, mass, prefactor
+
+
+def log_curve(law: Total, c: jax.Array, side: int) -> jax.Array:
+    """log C(c) above or below.
+
+    Before the window, or where it is read from, it goes on as a line: above, S has mass 1, no slope
+    of its curve is steeper; below, that of the law there, which is the mass beyond.
+    """
+    c = c - side * law.shift
+    start = law.start if side > 0 else law.floor
+    before = jnp.maximum(start - c, 0.0)
+    value, mass, prefactor = _read(law, jnp.maximum(c, start), side)
     if side > 0:
+        value = prefactor + log_positive(value)
         return log_add(value, log_positive(before * (1.0 + _allowances.sums(0, 16))))
-    return jnp.where((c < law.floor) | (c >= law.ceiling), -jnp.inf, value)
+    value += before * mass * (1.0 - _allowances.sums(0, 16))
+    return jnp.where(c >= law.ceiling, -jnp.inf, prefactor + log_positive(value))
+
+
+def line_meets(law: Total, log_delta: jax.Array, side: int) -> jax.Array:
+    """The c before the window at which C(-c), on its line, is delta c ("add"); 0 or inf if none.
+
+    The line is C(f) + (f + c) M, f being where the law is read from; M is 1 above, and below the
+    mass beyond f. Rounded down above, and up below.
+    """
+    start = law.start if side > 0 else law.floor
+    value, mass, prefactor = _read(law, start, side)
+    some = mass > 0.0
+    log_mass = jnp.where(some, prefactor + log_positive(mass), -jnp.inf)
+    if side > 0:
+        value, log_mass = jnp.exp(prefactor + log_positive(value)), jnp.float64(0.0)
+    else:
+        value = jnp.where(some, value / jnp.where(some, mass, 1.0), 0.0)
+    first = -start - value + 8.0 * side * _allowances.UNIT * start
+    left = jnp.where(some, log_mass - log_delta, -1.0)
+    left += side * lax.stop_gradient(4.0 * _allowances.exponent(prefactor, log_delta, 1.0))
+    some = left > 0.0
+    part = -jnp.expm1(-jnp.where(some, left, 1.0))
+    c = jnp.maximum(first, 0.0) / part * (1.0 - side * _allowances.sums(0, 16)) - side * law.shift
+    return jnp.where(some, c, 0.0 if side > 0 else jnp.inf)
 
 
 class Curve(NamedTuple):

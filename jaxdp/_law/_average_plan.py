@@ -44,13 +44,15 @@ from jaxdp._law._average_tilt import (
     plan_at,
     scale_of,
 )
-from jaxdp._law._terms import Sign, Term, either, may_remove
+from jaxdp._law._terms import Sign, Term, either, may_add, may_remove
 
 _SMALLEST = -705.0  # log of a P-mass that is still a number
 # What is cut off at the top of X costs delta this fraction; that one where averages are composed.
 _TOP, _TOP_OF_WHOLE = 1e-4, 3e-3
 # The coarse transforms that find where to look.
 _SIZE = 2048
+# Times the ratio that leaves nothing of delta: coarse ones are a tenth apart, and weights fall.
+_FARTHER, _WEIGHT = 1.25, 3.0
 ROUNDS = 6  # at most
 _COUNTS = 1e-3  # a part of a variance that does
 _SETTLED = 1e-3  # a change of the query that is next to the coarse lattice's step, of its width
@@ -139,6 +141,26 @@ def log_delta_at_total(term: Term, steps: jax.Array, total: jax.Array, s: Sign) 
     return plan(term, steps, total, None, s, _SIZE).log_delta
 
 
+def _seen(
+    atoms: Atoms, steps: jax.Array, total: jax.Array | None, log_delta: jax.Array | None
+) -> jax.Array:
+    """Beyond which one ratio leaves nothing of (c - S)_+ ("add"), nor has weight at its tilt.
+
+    delta = 1 - E min(S, c) / c >= 1 - t E min(X, c) / c, which grows with c: where delta is known,
+    that says how large c may be; where c is, how small delta may be.
+    """
+    mass = jnp.exp(atoms.log_q)
+    capped = jnp.cumsum(mass * atoms.x) + atoms.x * jnp.maximum(1.0 - jnp.cumsum(mass), 0.0)
+    some = atoms.x > 0.0
+    least = jnp.where(some, 1.0 - steps * capped / jnp.where(some, atoms.x, 1.0), 0.0)
+    if log_delta is None:
+        up_to = jnp.where(atoms.x <= total, least, 0.0)
+        log_delta = jnp.log(jnp.maximum(jnp.max(up_to), jnp.exp(DEEPEST)))
+    else:
+        total = jnp.max(jnp.where(least <= jnp.exp(log_delta), atoms.x, 0.0))
+    return total * (_FARTHER - _WEIGHT * log_delta)
+
+
 def _common(
     term: Term,
     steps: jax.Array,
@@ -178,6 +200,11 @@ def _common(
         decisive = jnp.where(1.1 * decisive >= limit, limit, decisive)
         largest = either(s > 0, decisive, largest)
         atoms = Atoms(atoms.log_q, either(s > 0, jnp.minimum(atoms.x, largest), atoms.x))
+    if may_add(s) and whole is not True:
+        seen = either(s > 0, jnp.inf, _seen(atoms, steps, total, log_delta))
+        seen = jnp.where(whole, jnp.inf, seen)
+        largest = jnp.minimum(largest, seen)
+        atoms = Atoms(atoms.log_q, jnp.minimum(atoms.x, seen))
     some = may_remove(s) and whole is not True
     short = shortfall(atoms, steps) if some else jnp.float64(0.0)
     common = Choice(

@@ -32,6 +32,7 @@ _STEPS_OF_TILTS = np.linspace(0.0, 1.0, 14)
 # read at large ratios, as there the lattice is coarser.
 _WINDOW, _WINDOW_OF_WHOLE = 3e-5, 1e-3
 _STEEP = 8.0
+_USUAL = 4.0  # -log of what a stray mass costs at an ordinary tilt
 _IGNORED = 1e-9
 _REST = 1e-10
 
@@ -173,8 +174,14 @@ def _begin(common: Choice, largest: jax.Array, s: Sign) -> jax.Array:
     return s * steps * untilted.mean - _edge(steps * log_mgf, rates, jnp.log(_REST))
 
 
+def _log_cost(asked: _Asked, m: Moments, theta: jax.Array, steps: jax.Array, s: Sign) -> jax.Array:
+    """log delta in units of the largest z e^{-theta z}: what a stray mass 1 would cost."""
+    log_weight = asked.log_value + theta * (asked.query.y - s * steps * m.mean)
+    return log_weight - steps * m.log_norm + jnp.log(theta) + 1.0
+
+
 def _tilted(common: Choice, asked: _Asked, theta: jax.Array, s: Sign) -> _Tilted:
-    atoms, steps, query = common.atoms, common.steps, asked.query
+    atoms, steps = common.atoms, common.steps
     m = moments(atoms, theta, s)
     log_weight = atoms.log_q + s * theta * (atoms.x - m.mean) - m.log_norm
     # On the add side large ratios hardly count: they may be moved back, or dropped. What is moved
@@ -183,7 +190,10 @@ def _tilted(common: Choice, asked: _Asked, theta: jax.Array, s: Sign) -> _Tilted
     beyond = lax.cumsum(weight, axis=1, reverse=True)
     tilted, moved = log_positive(jnp.pad(beyond[:, 1:], ((0, 0), (0, 1))))
     moved += s * theta * (atoms.x - m.mean) - m.log_norm
-    rare = either(common.whole, tilted, moved) <= jnp.log(_WINDOW / steps)
+    # (And delta may be less than the mass that is tilted, where it is read far from its mean.)
+    cost = _log_cost(asked, m, theta, steps, s) + _USUAL
+    cost = either(common.whole, 0.0, jnp.minimum(cost, 0.0))
+    rare = either(common.whole, tilted, moved) <= cost + jnp.log(_WINDOW / steps)
     light = jnp.min(jnp.where(rare, atoms.x, jnp.inf))
     last = jnp.max(jnp.where(atoms.log_q > -jnp.inf, atoms.x, 0.0))
     top = jnp.minimum(common.high, either(s > 0, last, jnp.minimum(light, last)) * 1.05)
@@ -192,9 +202,7 @@ def _tilted(common: Choice, asked: _Asked, theta: jax.Array, s: Sign) -> _Tilted
         m = either(s > 0, m, moments(Atoms(atoms.log_q, jnp.minimum(atoms.x, top)), theta, s))
     deviation = jnp.maximum(jnp.sqrt(steps) * m.deviation, 1e-15 * steps * m.mean)
     centre = s * steps * m.mean
-    # delta in units of the largest z e^{-theta z}, what a stray mass 1 would cost
-    log_cost = asked.log_value - steps * m.log_norm + theta * (query.y - s * steps * m.mean)
-    log_cost += jnp.log(theta) + 1.0
+    log_cost = _log_cost(asked, m, theta, steps, s)
     log_window = jnp.log(either(s > 0, either(common.whole, _WINDOW_OF_WHOLE, _WINDOW), _WINDOW))
     light = jnp.cumsum(jnp.exp(log_weight)) < _IGNORED / steps
     cut = jnp.max(jnp.where(light, atoms.x, 0.0))
@@ -202,8 +210,8 @@ def _tilted(common: Choice, asked: _Asked, theta: jax.Array, s: Sign) -> _Tilted
     return _Tilted(theta, m, log_weight, top, cut, deviation, centre, log_cost + log_window)
 
 
-def _tails(common: Choice, query: Query, law: _Tilted, s: Sign) -> _Tails:
-    atoms, steps = common.atoms, common.steps
+def _tails(common: Choice, asked: _Asked, law: _Tilted, s: Sign) -> _Tails:
+    atoms, steps, query = common.atoms, common.steps, asked.query
     m, log_weight, top, deviation = law.m, law.log_weight, law.top, law.deviation
     # At large tilts it matters where the cells of large ratios end.
     large = (s > 0) & (atoms.x > m.mean + 4.0 * deviation)
@@ -221,6 +229,8 @@ def _tails(common: Choice, query: Query, law: _Tilted, s: Sign) -> _Tails:
     log_mgf = steps * log_sum(log_weight + both * away[:, None, :]).reshape(-1)
     reach = jnp.sort(s * steps * jnp.stack([common.low, top]))
     floor = query.y - 0.5 * deviation - 0.03 * jnp.abs(query.y - s * steps)
+    # (Before all of the law its curve is a line.)
+    floor = jnp.maximum(floor, asked.everything)
     floor = jnp.maximum(jnp.minimum(floor, law.centre), reach[0])
     return _Tails(tilts, log_mgf, reach, floor)
 
@@ -270,7 +280,7 @@ def _try_tilt(
 ) -> tuple[AveragePlan, jax.Array, jax.Array]:
     """The plan of a tilt, the size of its windows, and what rounding adds to that, in logs."""
     law = _tilted(common, asked, theta, s)
-    tails = _tails(common, asked.query, law, s)
+    tails = _tails(common, asked, law, s)
 
     def window_of(asked: _Asked) -> _Window:
         low, high, _, _ = _window(common, asked, law, tails, jnp.float64(0.0))
