@@ -92,7 +92,8 @@ def _search(
     Points up to the floor count as violating.
 
     Steps that keep falling short of crossing are doubled, and those that would leave the bracket
-    halve it, as do those after a crossing that did not: neither a misleading slope nor a flat or infinite value can stall or end the search.
+    halve it, as do those after a crossing that did not: neither a misleading slope nor a flat or
+    infinite value, nor a bend, can stall or end the search.
     With a first estimate of the slope, f is not differentiated: secants refine it, and a satisfying
     point which by its slope is nearer to the root than the tolerance will do; from either side, if
     that is all that is asked for. Parts are for such a search only.

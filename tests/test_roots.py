@@ -116,7 +116,7 @@ def search_steep(power, scale, shift, start):
 
 
 def test_steep_roots_do_not_send_the_search_to_and_fro():
-    """Newton's steps lead from one side to the other, hardly nearer, at powers of little more than .5.
+    """Newton's steps change sides, hardly nearer, at powers of little more than .5.
 
     The search ended near where it began then: epsilon was .78 for a delta that 0 attains.
     """

@@ -28,6 +28,7 @@ from jaxdp._mechanisms._mixture_pair import _log_ratio as _log_moved
 from jaxdp._mechanisms._mixture_pair import _loss as _log_density
 
 _STEPS = 80  # of Newton's method, a bisection where it would leave the bracket
+_FLATTEST = 1e-290  # slope of a loss
 
 
 class Sides(NamedTuple):
@@ -64,7 +65,11 @@ def _spread(z: jax.Array, c: Components) -> jax.Array:
     grown = jnp.exp(held)
     near = jnp.sum(weights * (jnp.abs(jnp.expm1(held)) * (8.0 + c.ulps) + grown * size), axis=-1)
     log_y, _, inner = _log_moved(z, c)
-    far = inner + jnp.abs(log_y) + jnp.abs(c.log_rate) + jnp.abs(_log_density(z, c)) + c.ulps + 8.0
+    value = _log_density(z, c)
+    share = jnp.exp(jnp.minimum(c.log_rate + log_y - value, 0.0))
+    rest = jnp.where(c.log_rest > -jnp.inf, jnp.abs(c.log_rest), 0.0)
+    far = share * (inner + jnp.abs(log_y) + jnp.abs(c.log_rate)) + rest + jnp.abs(value)
+    far += c.ulps + 8.0
     return jnp.where(small & (near < far), 2.0 * near, 4.0 * far)
 
 
@@ -80,38 +85,60 @@ def _reaches(target: jax.Array, c: Components) -> jax.Array:
     return jnp.maximum(jnp.min(jnp.where(used, each, jnp.inf), axis=-1), 0.0)
 
 
-def _position(loss: jax.Array, sides: Sides) -> tuple[jax.Array, jax.Array]:
-    """The z of a loss (finite), and a bound on its error; z carries gradients.
-
-    (Right of 0 the density of Q over that of N(0, 1) is at most 1, left of it that of P.)
-    """
-    target, frozen = jax.lax.stop_gradient((loss, sides))
-    high = _reaches(target, frozen.own) + 1e-3
-    low = -_reaches(-target, frozen.other) - 1e-3
+def _find(target: jax.Array, sides: Sides) -> jax.Array:
+    """The z of a loss (finite)."""
+    high = _reaches(target, sides.own) + 1e-3
+    low = -_reaches(-target, sides.other) - 1e-3
 
     def step(_, ends: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         low, high, z = ends
-        off = _loss(z, frozen) - target
+        off = _loss(z, sides) - target
         low, high = jnp.where(off < 0.0, z, low), jnp.where(off < 0.0, high, z)
-        slope = _slope(z, frozen.own) + _slope(-z, frozen.other)
+        slope = _slope(z, sides.own) + _slope(-z, sides.other)
         newton = z - off / slope
         inside = (newton > low) & (newton < high)
         return low, high, jnp.where(inside, newton, 0.5 * (low + high))
 
-    z = jax.lax.fori_loop(0, _STEPS, step, (low, high, 0.5 * (low + high)))[2]
+    return jax.lax.fori_loop(0, _STEPS, step, (low, high, 0.5 * (low + high)))[2]
+
+
+def _rough(z: jax.Array, sides: Sides) -> jax.Array:
+    """A bound on the error of the loss at z."""
+    return SLACK * (_spread(z, sides.own) + _spread(-z, sides.other))
+
+
+def _position(loss: jax.Array, sides: Sides, slack: float = 0.0) -> tuple[jax.Array, jax.Array]:
+    """The z of a loss (finite), and a bound on its error; z carries gradients.
+
+    (Right of 0 the density of Q over that of N(0, 1) is at most 1, left of it that of P.) With
+    slack the bound is of one side alone. Where only the terms without a shift count, the loss is
+    the same for many z, and next to them goes on as an exponential: the bound there is the distance
+    to a z that surely has less (more) of a loss, not one by the slope.
+    """
+    target, frozen = jax.lax.stop_gradient((loss, sides))
+    flat = sum(
+        c.ulps + 8.0 + jnp.where(c.log_rest > -jnp.inf, 2.0 * jnp.abs(c.log_rest), 0.0)
+        for c in frozen
+    )
+    margin = SLACK * (8.0 * flat + 4.0 * jnp.abs(target))
+    side = jnp.sign(slack)
+    z, beyond = _find(jnp.stack([target, target - side * margin]), frozen)
     value = _loss(z, frozen)
-    slope = _slope(z, frozen.own) + _slope(-z, frozen.other)
-    error = jnp.abs(value - target)
-    error += SLACK * (_spread(z, frozen.own) + _spread(-z, frozen.other) + 2.0 * jnp.abs(target))
-    error = 2.0 * error / slope + 2.0 * SLACK * jnp.abs(z)
+    slope = jnp.maximum(_slope(z, frozen.own) + _slope(-z, frozen.other), _FLATTEST)
+    error = jnp.abs(value - target) + _rough(z, frozen) + 2.0 * SLACK * jnp.abs(target)
+    error = 2.0 * error / slope
+    surely = side * (target - _loss(beyond, frozen)) >= _rough(beyond, frozen)
+    error = jnp.where(surely & (side != 0.0), jnp.minimum(error, jnp.abs(z - beyond)), error)
+    error += 2.0 * SLACK * jnp.abs(z)
     # one more step, of no length, has the derivatives of the implicit function
     moved = (_loss(z, sides) - value) - (loss - target)
-    return z - moved / slope, jax.lax.stop_gradient(error)
+    moved = jnp.where(slope > _FLATTEST, moved / slope, 0.0)
+    return z - moved, jax.lax.stop_gradient(error)
 
 
 def log_hockey_stick(epsilon: jax.Array, sides: Sides, slack: float) -> jax.Array:
     """log H of P against Q at any real epsilon; with slack an upper (> 0) or lower (< 0) bound."""
-    z, error = _position(epsilon, sides)
+    z, error = _position(epsilon, sides, slack)
     z = z - slack / SLACK * error
     (a, log_w), (b, log_v) = _all_terms(sides.own), _all_terms(sides.other)
     exponents = log_v - b * (z + 0.5 * b)

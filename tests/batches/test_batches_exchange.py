@@ -1,5 +1,7 @@
 """Mixtures of Gaussians on opposite sides, against mpmath and quadrature that share no code."""
 
+import math
+
 import batches_truth as truth
 import jax
 import jax.numpy as jnp
@@ -54,6 +56,22 @@ def test_one_exchanged_record():
     np.testing.assert_allclose(
         jaxdp.delta(group, EPSILONS), jaxdp.delta(one, EPSILONS), rtol=1e-9, atol=1e-300
     )
+
+
+@pytest.mark.parametrize("sigma", [0.5, 0.1, 0.05, 0.003])
+def test_at_a_loss_of_many_outcomes(sigma):
+    """Next to 0 the loss is the same for outcomes 100 deviations apart, and of a mass of an eighth.
+
+    Where an outcome's place was uncertain by the rounding of its loss over the slope there, the
+    advantage was 1.
+    """
+    group = jaxdp.PoissonSampledGroupReplaceOne(sigma, 0.5, 3)
+    low, high = (float(x) for x in jaxdp.delta_bounds(group, 0.0))
+    weights = [math.comb(3, k) / 8.0 for k in range(4)]
+    exact = sum(w * (2.0 * stats.norm.cdf(k / sigma) - 1.0) for k, w in enumerate(weights))
+    assert low <= exact <= high
+    assert high - low <= 1e-8
+    assert float(jaxdp.advantage(group)) == high
 
 
 @pytest.mark.slow
