@@ -100,11 +100,14 @@ def align(lattice: Lattice, support: tuple[jax.Array, jax.Array], side: int) -> 
 
     The ends are where a bounded law keeps its atoms; an atom on a node is represented exactly.
     The lattice then moves by `nudge` to the safe side, up (side = +1) or down (-1), so
-    that rounding cannot put an atom on the wrong side of its node.
+    that rounding cannot put an atom on the wrong side of its node. Below, a support that is narrower
+    than half a cell has its low end there, as what is before the first node may be lost.
     """
     low, high = support
     centre, spacing = lattice
     has_low, has_high = jnp.isfinite(low), jnp.isfinite(high)
+    if side < 0:
+        has_high &= ~(has_low & (between(support) <= 0.5 * spacing))
     spacing = dividing(between(support), spacing)
     anchor = jnp.where(has_high, high, jnp.where(has_low, low, centre))
     centre = anchor + jnp.round((centre - anchor) / spacing) * spacing

@@ -70,3 +70,19 @@ def test_large_deltas_of_a_narrow_law():
         low, high = jaxdp.epsilon_bounds(m, delta, direction="remove")
         assert np.all((low <= truth * (1 + 1e-9)) & (truth <= high * (1 + 1e-9)))
         np.testing.assert_allclose(low, high, rtol=2e-5)
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_beside_two_atoms_much_closer_than_the_lattice(direction):
+    """Randomised response of next to nothing changes no curve by more than itself.
+
+    Its lattice began at the larger of its losses, so that the law below lost the other: half of
+    delta at epsilon 0, and epsilons were 0 for .0036.
+    """
+    nothing, epsilon = np.array([1e-15, 1e-12, 1e-9, 1e-6])[:, None], np.array([0.0, 1e-3])
+    m = jaxdp.Composed([jaxdp.Gaussian(1.0), jaxdp.RandomizedResponse(nothing)])
+    low, high = jaxdp.delta_bounds(m, epsilon, direction=direction, method=jaxdp.Numerical())
+    truth = norm.cdf(0.5 - epsilon) - np.exp(epsilon) * norm.cdf(-0.5 - epsilon)
+    assert np.all((low <= truth + nothing) & (truth - nothing <= high))
+    np.testing.assert_array_less(truth * (1.0 - 1e-5) - nothing, low)
+    np.testing.assert_array_less(high, truth * (1.0 + 1e-5) + nothing)
