@@ -100,8 +100,8 @@ def align(lattice: Lattice, support: tuple[jax.Array, jax.Array], side: int) -> 
 
     The ends are where a bounded law keeps its atoms; an atom on a node is represented exactly.
     The lattice then moves by `nudge` to the safe side, up (side = +1) or down (-1), so
-    that rounding cannot put an atom on the wrong side of its node. Below, a support that is narrower
-    than half a cell has its low end there, as what is before the first node may be lost.
+    that rounding cannot put an atom on the wrong side of its node. Below, a support within half a
+    cell has its low end there: what is before the first node may be lost.
     """
     low, high = support
     centre, spacing = lattice
