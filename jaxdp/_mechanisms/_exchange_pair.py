@@ -116,20 +116,22 @@ def _position(loss: jax.Array, sides: Sides, slack: float = 0.0) -> tuple[jax.Ar
     to a z that surely has less (more) of a loss, not one by the slope.
     """
     target, frozen = jax.lax.stop_gradient((loss, sides))
-    flat = sum(
-        c.ulps + 8.0 + jnp.where(c.log_rest > -jnp.inf, 2.0 * jnp.abs(c.log_rest), 0.0)
-        for c in frozen
-    )
-    margin = SLACK * (8.0 * flat + 4.0 * jnp.abs(target))
-    side = jnp.sign(slack)
-    z, beyond = _find(jnp.stack([target, target - side * margin]), frozen)
+    if slack == 0.0:
+        z, away = _find(target, frozen), jnp.inf
+    else:
+        side = jnp.sign(slack)
+        flat = sum(
+            c.ulps + 8.0 + jnp.where(c.log_rest > -jnp.inf, 2.0 * jnp.abs(c.log_rest), 0.0)
+            for c in frozen
+        )
+        margin = SLACK * (8.0 * flat + 4.0 * jnp.abs(target))
+        z, beyond = _find(jnp.stack([target, target - side * margin]), frozen)
+        surely = side * (target - _loss(beyond, frozen)) >= _rough(beyond, frozen)
+        away = jnp.where(surely, jnp.abs(z - beyond), jnp.inf)
     value = _loss(z, frozen)
     slope = jnp.maximum(_slope(z, frozen.own) + _slope(-z, frozen.other), _FLATTEST)
     error = jnp.abs(value - target) + _rough(z, frozen) + 2.0 * SLACK * jnp.abs(target)
-    error = 2.0 * error / slope
-    surely = side * (target - _loss(beyond, frozen)) >= _rough(beyond, frozen)
-    error = jnp.where(surely & (side != 0.0), jnp.minimum(error, jnp.abs(z - beyond)), error)
-    error += 2.0 * SLACK * jnp.abs(z)
+    error = jnp.minimum(2.0 * error / slope, away) + 2.0 * SLACK * jnp.abs(z)
     # one more step, of no length, has the derivatives of the implicit function
     moved = (_loss(z, sides) - value) - (loss - target)
     moved = jnp.where(slope > _FLATTEST, moved / slope, 0.0)
