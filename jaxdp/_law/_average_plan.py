@@ -153,11 +153,12 @@ def _seen(
     capped = jnp.cumsum(mass * atoms.x) + atoms.x * jnp.maximum(1.0 - jnp.cumsum(mass), 0.0)
     some = atoms.x > 0.0
     least = jnp.where(some, 1.0 - steps * capped / jnp.where(some, atoms.x, 1.0), 0.0)
-    if log_delta is None:
+    if total is None:
+        assert log_delta is not None
+        total = jnp.max(jnp.where(least <= jnp.exp(log_delta), atoms.x, 0.0))
+    elif log_delta is None:
         up_to = jnp.where(atoms.x <= total, least, 0.0)
         log_delta = jnp.log(jnp.maximum(jnp.max(up_to), jnp.exp(DEEPEST)))
-    else:
-        total = jnp.max(jnp.where(least <= jnp.exp(log_delta), atoms.x, 0.0))
     return total * (_FARTHER - _WEIGHT * log_delta)
 
 
