@@ -86,7 +86,10 @@ def _reaches(target: jax.Array, c: Components) -> jax.Array:
 
 
 def _find(target: jax.Array, sides: Sides) -> jax.Array:
-    """The z of a loss (finite)."""
+    """The z of a loss (finite).
+
+    (Right of 0 the density of Q over that of N(0, 1) is at most 1, left of it that of P.)
+    """
     high = _reaches(target, sides.own) + 1e-3
     low = -_reaches(-target, sides.other) - 1e-3
 
@@ -110,10 +113,9 @@ def _rough(z: jax.Array, sides: Sides) -> jax.Array:
 def _position(loss: jax.Array, sides: Sides, slack: float = 0.0) -> tuple[jax.Array, jax.Array]:
     """The z of a loss (finite), and a bound on its error; z carries gradients.
 
-    (Right of 0 the density of Q over that of N(0, 1) is at most 1, left of it that of P.) With
-    slack the bound is of one side alone. Where only the terms without a shift count, the loss is
-    the same for many z, and next to them goes on as an exponential: the bound there is the distance
-    to a z that surely has less (more) of a loss, not one by the slope.
+    With slack the bound is of one side alone. Where only the terms without a shift count, the loss
+    is the same for many z, and next to them goes on as an exponential: the bound there is the
+    distance to a z that surely has less (more) of a loss, not one by the slope.
     """
     target, frozen = jax.lax.stop_gradient((loss, sides))
     if slack == 0.0:

@@ -1,7 +1,7 @@
 """Ratios so large that, averaged with any others, nothing of delta is left ("add").
 
 They decided the deviation by which the tilt is chosen, and what was read before all of the law had
-no bound from below: (.10, .99) for a delta of .9866.
+no bound from below: (.10, .99) for a delta of .975.
 """
 
 import itertools
