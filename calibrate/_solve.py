@@ -298,7 +298,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         begin = jnp.where(at_end, sign * end, begin)
         floor = jnp.where(at_end, sign * end - 0.5 * tolerance, -jnp.inf)
     root, excess_at_root = _roots.safe_root_and_value(
-        lambda y: excess(sign * y),
+        lambda y, target, rest: excess(sign * y, target, rest),
         begin,
         0.0,
         tolerance,
@@ -307,6 +307,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         floor,
         confirm,
         lanes,
+        ((epsilon, delta), args),
     )
     if looks:
         at_end = at_end & (root <= sign * end)

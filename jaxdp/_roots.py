@@ -5,7 +5,7 @@ The point returned was itself evaluated: no tolerance is taken on trust.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -219,7 +219,7 @@ def _confirmed(
 
 
 def safe_root_and_value(
-    f: Callable[[jax.Array], jax.Array],
+    f: Callable[..., jax.Array],
     start: jax.Array,
     relative_tolerance: float,
     absolute_tolerance: float,
@@ -228,6 +228,7 @@ def safe_root_and_value(
     floor: jax.Array | float = -jnp.inf,
     confirm: Callable[[jax.Array], jax.Array] | None = None,
     lanes: int | None = None,
+    operands: tuple[Any, ...] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """`safe_root` and f there (without derivatives).
 
@@ -242,9 +243,11 @@ def safe_root_and_value(
       confirm: has to be <= 0 as well at the point returned, which may then lie further on than
         the root; it falls there, at a rate of the order of 1 to 16.
       lanes: of a batch, how many roots to search at a time (`_lanes`).
+      operands: further arguments of f, if it closes over nothing else that it is differentiated by:
+        to find out what it closes over takes as long as tracing it.
     """
     # (`lax.custom_root` traces derivatives of f whether or not anybody asks for them.)
-    closed, operands = jax.closure_convert(f, start)
+    closed, held = (f, operands) if operands is not None else jax.closure_convert(f, start)
     start, slope, floor = jax.lax.stop_gradient((start, slope, floor))
 
     @jax.custom_jvp
@@ -274,7 +277,7 @@ def safe_root_and_value(
         _, change = jax.jvp(lambda *rest: closed(x, *rest), operands, tangents)
         return (x, value), (-change / per_x, jnp.zeros_like(value))
 
-    return root(*operands)
+    return root(*held)
 
 
 def estimate_root(
