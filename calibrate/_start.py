@@ -20,26 +20,30 @@ def probe(excess, low, high, differences, valid, lanes):
     The first point with a usable slope; where there is none (delta is 0 or 1 wherever one looks),
     between the last point that misses the target and the first that meets it.
     For an estimate differences will do, and take half the time to compile. An estimate off by
-    more than it changes nearby may turn the wrong way: which way privacy rises, far points say.
+    more than it changes nearby may turn the wrong way, as a curve that comes in waves (of integer
+    noise, little of it) does: which way privacy rises, far points say.
 
     Returns: whether there is such a point, the point, the slope; whether all points meet it.
     """
 
     def value_and_slope(x):
-        if not differences:
-            return jax.jvp(excess, (x,), (jnp.ones_like(x),))
         run, far = (
             jnp.minimum(most, 0.5**_PROBE_BITS * (high - low)) for most in (_PROBE_RUN, _PROBE_FAR)
         )
-        points = jnp.stack([x - 0.5 * run, x + 0.5 * run, x - far, x + far])
-        before, after, left, right = jax.vmap(excess)(points)
-        slope, wide = (after - before) / run, (right - left) / (2.0 * far)
+        if differences:
+            points = jnp.stack([x - far, x + far, x - 0.5 * run, x + 0.5 * run])
+            left, right, value, after = jax.vmap(excess)(points)
+            slope = (after - value) / run
+        else:
+            value, slope = jax.jvp(excess, (x,), (jnp.ones_like(x),))
+            left, right = jax.vmap(excess)(jnp.stack([x - far, x + far]))
+        wide = (right - left) / (2.0 * far)
         # (Met between two points where it is missed, or the other way: noise, not a slope.)
-        opposed = (before <= 0.0) & (jnp.minimum(left, right) > 0.0)
-        opposed |= (before > 0.0) & (jnp.maximum(left, right) <= 0.0)
+        opposed = (value <= 0.0) & (jnp.minimum(left, right) > 0.0)
+        opposed |= (value > 0.0) & (jnp.maximum(left, right) <= 0.0)
         turned = jnp.where(left > right, slope > 0.0, (left < right) & (slope < 0.0))
         wide = jnp.where(jnp.isfinite(wide), wide, jnp.where(left > right, -1.0, 1.0))
-        return before, jnp.where(opposed, jnp.nan, jnp.where(turned, wide, slope))
+        return value, jnp.where(opposed, jnp.nan, jnp.where(turned, wide, slope))
 
     def body(state):
         index, *_, met, missed = state

@@ -240,7 +240,7 @@ def log_delta_estimate(
     """log delta to a few percent by a saddle point: a start for searches, no bound.
 
     Fine (where `has_aim` says yes), to as much where rare large losses make up delta, too.
-    -inf from the largest loss on, where there is nothing to estimate; nan outside the domain.
+    From the largest finite loss on it is the mass beyond; nan outside the domain.
     """
 
     def one(part: Mechanism) -> tuple[jax.Array]:
@@ -248,7 +248,11 @@ def log_delta_estimate(
         way = "remove" if above._symmetric() else direction
         value = _numerical.log_delta_estimate(above, epsilon, way, fine)
         value = jnp.minimum(value, log_unshared(above, epsilon))
-        value = jnp.where(epsilon < _curve.largest_loss(above, direction), value, -jnp.inf)
+        beyond = epsilon >= _curve.largest_loss(above, direction)
+        lost = -jnp.inf  # (an average may lose less than its bound)
+        if not _curve.has_average(above):
+            lost = jnp.minimum(_lost(above, way), 0.0)
+        value = jnp.where(beyond, lost, jnp.maximum(value, lost))
         return (jnp.where(part._in_domain() & above._in_domain(), value, jnp.nan),)
 
     return worst_of(m, one)[0]

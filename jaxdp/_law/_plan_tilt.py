@@ -26,6 +26,8 @@ _SEEN, _MORE, _TYPICAL = 8.0, 1e3, -5.0
 _NEAR_END, _STEEP = 0.97, 1e3
 _GENTLER = 0.25 ** np.arange(9.0)
 _FARTHER = 4.0  # times as far beyond epsilon as all of a mass counts
+_PLACED = 1e-11  # of a loss: what masses of it tell
+_CELLS = 4.0  # of the lattice
 _WIDER, _WIDTH = 16.0, 0.1  # deviations of the law at that tilt; of those, in inverse tilts
 
 
@@ -102,15 +104,19 @@ def _cut_off(
     centre: jax.Array,
     log_answer: jax.Array,
     tolerated: float,
+    guessed: bool,
 ) -> _Cut:
     """Losses so large that P hardly sees them go to infinity.
 
     More of them where the tail is so heavy that no tilt within it finds what delta is made of,
     which would drown in rounding. And those so far beyond epsilon that all of their mass counts:
     with the rest R of the losses, E e^-R <= 1, so that mass p at l costs p e^{epsilon - l} at most.
-    (Only where that makes the law much narrower.)
+    (Only where that makes the law much narrower.) Where epsilon is guessed from delta, losses that
+    are heavier than that by themselves are not far beyond it, whatever the guess.
     """
     above = _saddle.above(given)
+    some_step = -jnp.expm1(used[:, None] * jnp.log1p(-jnp.minimum(above, 1.0 - 2.0**-53)))
+    heavy = (some_step > 1.001 * jnp.exp(log_answer)) & guessed
     edges = given.edges
     starts = jnp.concatenate([edges[:, :1], edges], axis=1)
 
@@ -123,7 +129,7 @@ def _cut_off(
         keep = above > least
         highest = last_of(keep)
         near = above * jnp.exp(jnp.minimum(centre - starts, 0.0))
-        nearest = last_of(near > least)
+        nearest = last_of((near > least) | heavy)
         sure = single & (nearest > centre) & (highest - centre > _FARTHER * (nearest - centre))
         highest = jnp.where(sure, nearest, highest)
         log_p = jnp.where(keep, given.log_p, -jnp.inf)
@@ -159,7 +165,9 @@ def _lean(
         theta = state[0]
         m = moments(atoms, theta)
         deviation = jnp.sqrt(jnp.sum(count * m.variance))
-        deviation = jnp.maximum(coarse_number(deviation), 1e-12)
+        # (Of what is next to one atom the coarse law knows the place to some digits only.)
+        least_known = 1e-12 + _PLACED * jnp.sum(count * jnp.abs(m.mean))
+        deviation = jnp.maximum(coarse_number(deviation), least_known)
         grain = 0.25 / deviation
         after = grain * jnp.round((saddle - _UNDERTILT / deviation) / grain)
         return jnp.maximum(after, coarse_number(least * saddle)), theta, m, deviation
@@ -199,11 +207,14 @@ def tilted(
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     edges = given.edges
     centre, log_answer = _saddle.estimate(given, epsilon, log_delta)
-    cut = _cut_off(given, used, _single(terms), centre, log_answer, tolerated)
+    cut = _cut_off(given, used, _single(terms), centre, log_answer, tolerated, epsilon is None)
     centre = cut.centre
     atoms = given._replace(log_p=cut.log_p, loss=cut.loss)
     theta, m, deviation = _lean(atoms, cut.saddle, cut.log_seen)
     mean = jnp.sum(count * m.mean)
+    # (Nor is anything narrower than the lattice that reaches from there to the centre.)
+    lattice = jnp.maximum(_CELLS / size * jnp.abs(mean - centre), 1e-300)
+    deviation = jnp.maximum(deviation, coarse_number(lattice))
     # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
     margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
     if epsilon is None:  # no estimate is to be above what Chernoff knows at this tilt

@@ -19,6 +19,8 @@ from jaxdp._special import log1mexp
 
 DEFAULT_SIZE = 8192
 _LARGEST_EXPONENT = 650.0
+_BLOCK = 32  # points that are looked at together to find out where a curve is met
+_SURE = 1e-9  # of a mass's log
 _FAR = 500.0  # losses so far above the centre of a reading count by their P-mass
 _ROUGH = 0.5  # total variation of the weights, of two for a lone atom
 
@@ -84,6 +86,29 @@ def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
     return _or_nan(law, log_add(finite, law.log_tau)) - 64.0 * _allowances.UNIT
 
 
+def _reference(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) -> jax.Array:
+    """Where a curve is to be met: the centre that was planned, unless that is far off.
+
+    Losses may leap: between two a curve is all but level, and a plan that expects it a little
+    higher or lower is one leap off. Then: the first loss of the last block of points up from which
+    P has the mass delta, surely for the bound below. (Not far below it the curve is at delta: it is
+    that mass less what is near.)
+    """
+    size = law.weights.shape[0]
+    blocks = size // _BLOCK
+    mass = jnp.sum(law.weights.reshape(blocks, _BLOCK), axis=-1)
+    width = law.spacing * _BLOCK
+    at = law.start + width * jnp.arange(blocks, dtype=jnp.float64)
+    some = mass > 0.0
+    log_mass = jnp.log(jnp.where(some, mass, 1.0)) + law.log_scale - law.theta * at - log_delta
+    log_mass -= (law.theta * width + _SURE) if side < 0 else 0.0
+    share = jnp.where(some, jnp.exp(jnp.clip(log_mass, -_LARGEST_EXPONENT, 1.0)), 0.0)
+    heavy = lax.cumsum(share, reverse=True) >= 1.0
+    there = jnp.max(jnp.where(heavy, at, -jnp.inf))
+    far = jnp.abs(there - centre) * (1.0 + law.theta) > 0.5 * _LARGEST_EXPONENT
+    return lax.stop_gradient(jnp.where(far & (there > -jnp.inf), there, centre))
+
+
 def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) -> jax.Array:
     """The epsilon where the bound on the curve meets delta.
 
@@ -95,6 +120,9 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     crossing counts. Below, the largest epsilon at which it is met does. What lies beyond y = F,
     where e^y would overflow, adds its P-mass to the bound above, times 1 - e^{y - F} below.
 
+    Nor is anything read where e^{-(1 + theta) y} or e^y would overflow below: above the bound is not
+    met there, below it is not exceeded.
+
     Smoothed (`_half_cell`), the curve is that of the points in the middle between two. Down from
     such a point a1, about one of P-mass p, it rises by s v + c v^2 / (1 - v), v = 1 - a / a1,
     c = p (1 - tau) / (4 tau), by p tau / (1 + tau) + (1 - e^-h) s in all. (Not smoothed: c = 0.)
@@ -102,6 +130,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     theta, h = law.theta, law.spacing
     size = law.weights.shape[0]
     tau = _half_cell(law, side)
+    centre = _reference(law, log_delta, centre, side)
     y = law.start - centre + h * jnp.arange(size, dtype=jnp.float64)
     # (What would underflow is nothing below, not the least that is held.)
     least = -_LARGEST_EXPONENT if side > 0 else -jnp.inf
@@ -128,9 +157,9 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     target *= 1.0 - side * max(2.0**-36, _allowances.running_sums(size))
     count = jnp.arange(size, dtype=jnp.int32)
     if side > 0:  # (what overflows is nothing that meets a target)
-        over = ~(bound <= target)
+        over = ~((bound <= target) & (-(1.0 + theta) * y <= _LARGEST_EXPONENT))
     else:  # nor is what is taken off less than it is
-        over = (bound > target) & (-theta * at <= _LARGEST_EXPONENT)
+        over = (bound > target) & (-jnp.maximum(theta, 1.0) * y <= _LARGEST_EXPONENT)
     # The first point where the bound is met from there on.
     k = 1 + jnp.max(jnp.where(over, count, -1))
     reachable &= k < size if side > 0 else k > 0
