@@ -94,6 +94,30 @@ def test_boundary_from_the_safe_side(build, rises):
     assert float(got.epsilon) == eps
 
 
+@pytest.mark.parametrize(
+    ("build", "epsilon", "delta", "least", "most"),
+    [
+        (jaxdp.DiscreteGaussian, [5.0, 5.0, 8.0], [1e-5, 1e-3, 1e-5], 0.4, 0.9),
+        (lambda d: jaxdp.Repeated(jaxdp.ApproximateDP(0.25, d), 2), [1.0], [1e-5], 4.9e-6, 5.1e-6),
+    ],
+    ids=["curve in waves", "delta alone"],
+)
+def test_which_way_privacy_rises(build, epsilon, delta, least, most):
+    """Breaks when the slope at one point decides it, or an estimate has no loss that is infinite.
+
+    Delta of a discrete Gaussian at 5 rises with sigma at sigma = 1, and noise of 5e11 came back;
+    of two guarantees below epsilon all of delta is that of failing: 1e-15 came back for 5e-6.
+    """
+    with jax.enable_x64(True):
+        solution = calibrate.solve(build, epsilon=epsilon, delta=delta)
+        assert np.all(solution.status == 0)
+        value = np.asarray(solution.value)
+        assert np.all((value >= least) & (value <= most))
+        found = [jaxdp.epsilon(build(v), d) for v, d in zip(value, delta, strict=True)]
+    assert np.all(np.asarray(found) <= epsilon)
+    assert np.all(np.asarray(solution.delta) >= 0.999 * np.array(delta))
+
+
 def test_pure_targets():
     """Breaks when delta = 0 is not read as pure DP."""
     got = calibrate.solve(jaxdp.Laplace, epsilon=np.array([0.5, 3.0]), delta=0.0)
