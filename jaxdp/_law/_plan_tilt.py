@@ -152,25 +152,31 @@ def _cut_off(
     return lax.fori_loop(0, 2, again, none)
 
 
-def _lean(
-    atoms: Atoms, saddle: jax.Array, log_seen: jax.Array
-) -> tuple[jax.Array, Moments, jax.Array]:
-    """A tilt below the saddle point's, and the moments and the deviation at it."""
-    count = atoms.count
+def _lean(atoms: Atoms, cut: _Cut, size: int) -> tuple[jax.Array, Moments, jax.Array]:
+    """A tilt below the saddle point's, and the moments and the deviation at it.
+
+    Nothing is narrower than a lattice of that size from the mean to the centre, nor than a coarse
+    law tells: of what is next to one atom it knows the place to some digits only.
+    """
+    count, saddle = atoms.count, cut.saddle
     # (There the deviation says little, and less of a tilt finds still less.)
-    least = jnp.clip(0.4 * (_TYPICAL - log_seen), 0.05, 0.8)
+    least = jnp.clip(0.4 * (_TYPICAL - cut.log_seen), 0.05, 0.8)
 
     def again(_, state: tuple) -> tuple:
         """The moments at a tilt, and from the deviation the next tilt."""
         theta = state[0]
         m = moments(atoms, theta)
         deviation = jnp.sqrt(jnp.sum(count * m.variance))
-        # (Of what is next to one atom the coarse law knows the place to some digits only.)
-        least_known = 1e-12 + _PLACED * jnp.sum(count * jnp.abs(m.mean))
-        deviation = jnp.maximum(coarse_number(deviation), least_known)
+        told = 1e-12 + _PLACED * jnp.sum(count * jnp.abs(m.mean))
+        cells = _CELLS / size * jnp.abs(jnp.sum(count * m.mean) - cut.centre)
+        told = coarse_number(jnp.maximum(told, cells))
+        # (All of it at one place: a tilt only moves the units.)
+        most = jnp.where(deviation < told, _CELLS / (64.0 * told), jnp.inf)
+        deviation = jnp.maximum(coarse_number(deviation), told)
         grain = 0.25 / deviation
         after = grain * jnp.round((saddle - _UNDERTILT / deviation) / grain)
-        return jnp.maximum(after, coarse_number(least * saddle)), theta, m, deviation
+        after = jnp.maximum(after, coarse_number(least * saddle))
+        return jnp.minimum(after, most), theta, m, deviation
 
     none = jnp.zeros_like(count)
     state = saddle, saddle, Moments(none, none, none), saddle
@@ -210,11 +216,8 @@ def tilted(
     cut = _cut_off(given, used, _single(terms), centre, log_answer, tolerated, epsilon is None)
     centre = cut.centre
     atoms = given._replace(log_p=cut.log_p, loss=cut.loss)
-    theta, m, deviation = _lean(atoms, cut.saddle, cut.log_seen)
+    theta, m, deviation = _lean(atoms, cut, size)
     mean = jnp.sum(count * m.mean)
-    # (Nor is anything narrower than the lattice that reaches from there to the centre.)
-    lattice = jnp.maximum(_CELLS / size * jnp.abs(mean - centre), 1e-300)
-    deviation = jnp.maximum(deviation, coarse_number(lattice))
     # How far below the centre epsilon may be read: e^{-theta y} changes by at most a factor 2.
     margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
     if epsilon is None:  # no estimate is to be above what Chernoff knows at this tilt
