@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.stats import norm
 
 import jaxdp
 from tests.programs import jit
@@ -205,3 +206,151 @@ def test_tables_of_dp_accounting_both_ways():
         jaxdp.interop.from_privacy_loss_distribution(optimistic)
     with pytest.raises(ValueError, match="one step"):
         jaxdp.interop.to_privacy_loss_distribution(jaxdp.Repeated(jaxdp.Laplace(1.0), 2))
+
+
+class Stated(jaxdp.CustomMechanism):
+    """Losses -1 and 1, as a user may state them: each field is a mistake that may be made."""
+
+    p: float = 0.7310585786300049  # of the loss 1, and of the other
+    q: float = 0.2689414213699951
+    rest: float = 0.2689414213699951
+    end: float = 1.0
+    start: float = -1.0
+    lost: float = 0.0
+    error: float = 0.0
+    gap: float = 0.0  # what is added to the P-mass of every interval
+    hole: float = 0.0  # the width of intervals whose masses are nan
+    domains = {"lost": "probability"}
+
+    def log_masses(self, lo, hi):
+        up, down = (jnp.where((lo < x) & (x <= hi), 1.0, 0.0) for x in (1.0, -1.0))
+        q = up * self.q + down * (1.0 - self.q)
+        p = up * self.p + down * self.rest + self.gap * (lo < 0.5) * (hi > 0.5)
+        hole = (0.4 * self.hole < hi - lo) & (hi - lo < 2.0 * self.hole)
+        return tuple(jnp.where(hole, jnp.nan, jnp.log(x)) for x in (q, p))
+
+    def loss_range(self):
+        return self.start, self.end
+
+    def log_infinity(self):
+        return jnp.log(self.lost), -jnp.inf
+
+    def mass_error(self):
+        return self.error
+
+
+class Symmetric(jaxdp.CustomMechanism):
+    """Losses -1 and 1/2, which is no law that is its own mirror image."""
+
+    symmetric = True
+
+    def log_masses(self, lo, hi):
+        q = np.expm1(0.5) / (np.exp(0.5) - np.exp(-1.0))  # of the loss -1
+        down, up = (jnp.where((lo < x) & (x <= hi), 1.0, 0.0) for x in (-1.0, 0.5))
+        log_q = jnp.log(q * down + (1.0 - q) * up)
+        return log_q, jnp.log(q * np.exp(-1.0) * down + (1.0 - q) * np.exp(0.5) * up)
+
+
+class NanRange(Stated):
+    def loss_range(self):
+        return jnp.nan, 1.0
+
+
+class NanLost(Stated):
+    def log_infinity(self):
+        return -jnp.inf, jnp.nan
+
+
+class Forgetful(Revealing):
+    def log_infinity(self):
+        return -jnp.inf, super().log_infinity()[1]
+
+
+class ForgetfulOfQ(Revealing):
+    def log_infinity(self):
+        return super().log_infinity()[0], -jnp.inf
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        (lambda: Stated(hole=0.25), "numbers .* got nan for"),
+        (lambda: NanRange(), "least <= largest"),
+        (lambda: Stated(start=1.0, end=-1.0), "least <= largest"),
+        (lambda: Stated(end=0.5), "outside loss_range"),
+        (lambda: Stated(start=-0.999999), "outside loss_range"),
+        (lambda: NanLost(), "log_infinity.* got .*nan"),
+        (lambda: Stated(p=Stated.q, q=Stated.p, rest=Stated.p), "in the other order"),
+        (lambda: Stated(p=0.9, q=0.1, rest=0.1), "not log P/Q"),
+        (lambda: Stated(q=0.0), "underflows"),
+        (lambda: Stated(lost=1e-5), "of P .* sum to 1, but are off by 1e-05"),
+        (lambda: Forgetful(0.073), "of P .* sum to 1, but are off by -0.073"),
+        (lambda: ForgetfulOfQ(0.073), "of Q .* sum to 1, but are off by -0.1"),
+        (lambda: Revealing(np.array([0.1, 0.2])) and Forgetful(np.array([0.0, 0.2])), "by -0.2"),
+        (lambda: Stated(gap=1e-3), "must add up"),
+        (lambda: Stated(error=-1e-3), "mass_error.* -0.001"),
+        (lambda: Symmetric(), "symmetric must be False"),
+    ],
+)
+def test_what_is_no_law_is_refused(state, sentence):
+    """Breaks when a mistake is answered with an epsilon, far too small as it may be."""
+    with pytest.raises(ValueError, match=sentence):
+        state()
+    with jax.enable_x64(False), pytest.raises(ValueError, match=sentence):
+        state()
+
+
+class Normal(jaxdp.CustomMechanism):
+    """A Gaussian as a user would have it: small masses from the near tail, by differences."""
+
+    mu: float
+    symmetric = True
+
+    def log_masses(self, lo, hi):
+        def log_mass(shift):
+            a, b = lo / self.mu + shift, hi / self.mu + shift
+            a, b = jnp.where(a > 0.0, -b, a), jnp.where(a > 0.0, -a, b)
+            return jnp.log(norm.cdf(b) - norm.cdf(a))
+
+        return log_mass(0.5 * self.mu), log_mass(-0.5 * self.mu)
+
+
+def test_laws_are_not_refused():
+    """Breaks when rounding, extremes of parameters or a stated error are taken for a mistake."""
+    Stated(error=1e-3, rest=Stated.rest * (1.0 - 1e-4))
+    Stated(start=-1.0 - 1e-13, end=1.0 + 1e-13)
+    Stated(start=-1e300, end=1e300)
+    Revealing(np.array([0.0, 1e-300, 1e-16, 1.0 - 1e-16, 1.0]))
+    Normal(np.logspace(-6.0, 0.8, 30))
+
+
+def _answers(step):
+    run = jaxdp.Repeated(jaxdp.PoissonSampled(step, 0.3), 5)
+    found = [
+        jaxdp.epsilon(step, 1e-5),
+        jaxdp.epsilon(step, 0.0),
+        *jaxdp.delta_bounds(step, 0.4),
+        jaxdp.renyi(step, 2.0),
+        jaxdp.advantage(step),
+        jaxdp.renyi(run, 2.0),
+        jaxdp.renyi(jaxdp.RandomAllocation(step, 5), 2.0),
+        jaxdp.delta(run, 0.4),
+    ]
+    return jnp.stack(found)
+
+
+def test_traced_masses_that_are_nan_are_on_the_safe_side():
+    """Breaks when a mass of nan counts for none: epsilon was 0, and so were all other answers."""
+    found = jit(jax.vmap(lambda p: _answers(Stated(p=p))))(jnp.array([jnp.nan, Stated.p]))
+    truth, below = found[1], np.arange(found.shape[1]) == 2  # of two bounds
+    assert np.all(np.isfinite(truth))
+    assert np.all(np.isnan(found[0]) | np.where(below, found[0] <= truth, found[0] >= truth))
+    assert np.all(np.isnan(found[0]) | below | (found[0] > truth) | (found[0] == 1.0))
+
+
+def test_nan_between_the_intervals_that_are_looked_at_is_on_the_safe_side():
+    """Breaks when bounds take a mass of nan for none."""
+    truth, holed = _answers(Stated()), _answers(Stated(hole=1e-4))
+    below = np.arange(truth.size) == 2  # of two bounds
+    assert np.all(np.where(below, holed <= truth, holed >= truth * (1.0 - 1e-12)))
+    assert holed[6] > truth[6]  # by the largest loss: some of the masses are nan indeed

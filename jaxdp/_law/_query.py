@@ -120,8 +120,8 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     crossing counts. Below, the largest epsilon at which it is met does. What lies beyond y = F,
     where e^y would overflow, adds its P-mass to the bound above, times 1 - e^{y - F} below.
 
-    Nor is anything read where e^{-(1 + theta) y} or e^y would overflow below: above the bound is not
-    met there, below it is not exceeded.
+    Nor is anything read where e^{-(1 + theta) y} or e^-y would overflow: a bound above is not met
+    there, one below is not exceeded.
 
     Smoothed (`_half_cell`), the curve is that of the points in the middle between two. Down from
     such a point a1, about one of P-mass p, it rises by s v + c v^2 / (1 - v), v = 1 - a / a1,

@@ -162,7 +162,7 @@ def sampled_rate_function(
         atom = jnp.where(thinned & (tau_q > -jnp.inf), tau_q + at_zero, -jnp.inf)
         parts.append(atom[None])
         terms = jnp.concatenate(parts)
-        infinite = jnp.any(jnp.isposinf(terms))
+        infinite = ~jnp.all(terms < jnp.inf)  # or nan, of masses that are not known
         total = _special.logsumexp(jnp.where(infinite, 0.0, terms)) - log_q0
         size = 1.0 + jnp.max(jnp.abs(s) * jnp.abs(losses))
         total += jax.lax.stop_gradient(_divergences.SLACK * (64.0 + 8.0 * size))
