@@ -199,6 +199,32 @@ def test_fixed_schedules_by_the_numerical_engine():
     assert float(found[0]) == 0.0
 
 
+@pytest.mark.parametrize("read", [training.epsilon, jax.jit(training.epsilon)], ids=["", "jit"])
+def test_another_count_of_a_fixed_schedule_traces_nothing(read):
+    """Breaks when a read makes a program of its count, or one of its own, as a bare switch does."""
+    phases = (jaxdp.Gaussian(4.0), 2), (jaxdp.Gaussian(8.0), 3), jaxdp.Gaussian(16.0)
+    start = training.init_fixed(*phases, method=None)
+    first, second = ([training.update(start, count=n) for n in c] for c in ((1, 3, 6), (2, 5, 9)))
+    before = [float(read(state, 1e-5)) for state in first]
+    traced = []
+
+    def listen(event, duration, **more):
+        if event.endswith(("jaxpr_trace_duration", "backend_compile_duration")):
+            traced.append((event, more.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        after = [float(read(state, 1e-5)) for state in second]
+        assert traced == []
+        jax.jit(lambda x: x + 1.0).lower(1.0)
+        assert traced  # it listens
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    mu = np.sqrt(np.asarray([16, 32, 36, 44, 45, 48]) / 256)
+    found = np.ravel([before, after], order="F")
+    np.testing.assert_allclose(found, jaxdp.gdp_to_epsilon(mu, 1e-5), rtol=1e-5)
+
+
 @functools.partial(jax.jit, static_argnums=1)
 def _adaptive_run(key, longest, budget):
     """Sigma and rate drawn anew each step, wilder the more is spent; the settings actually used."""

@@ -368,9 +368,9 @@ def _fixed_epsilon(state: FixedAccountant, delta: ArrayLike) -> jax.Array:
             method=state.method,
         )
 
-    if len(starts) == 1:
-        return through(0)
-    phase = sum(_counts.beyond(state.counter, start).astype(jnp.int32) for start in starts[1:])
+    phase = _counts.phase(state.counter, starts)
+    if isinstance(phase, int):
+        return through(phase)
     return jax.lax.switch(phase, [lambda last=i: through(last) for i in range(len(starts))])
 
 

@@ -5,6 +5,7 @@ on it stays there, for which epsilon is infinite. A high word below 0 is a count
 it stays, and epsilon is nan.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -75,11 +76,25 @@ def add(counter: jax.Array, words: Any) -> jax.Array:
     return jnp.stack([high, low & (_BASE - 1)], axis=-1)
 
 
-def beyond(counter: jax.Array, steps: int) -> jax.Array:
+def beyond(counter: Any, steps: int) -> Any:
     """Whether there are more steps than these."""
     high, low = min(steps >> _BITS, _FULL), steps & (_BASE - 1)
     same = counter[..., 0] == high
     return (counter[..., 0] > high) | (same & (counter[..., 1] > low))
+
+
+def phase(counter: jax.Array, starts: Sequence[int]) -> int | jax.Array:
+    """The phase of the latest step, of those that begin after so many steps, the first after 0.
+
+    An int where it is known: a `lax.switch` outside of a program traces and compiles every phase
+    at every call, with the counter as a constant, while the program of one phase is kept.
+    """
+    if len(starts) == 1:
+        return 0
+    known = not isinstance(counter, jax.core.Tracer) and counter.ndim == 1
+    words = np.asarray(counter) if known else counter
+    latest = sum(beyond(words, start).astype(jnp.int32) for start in starts[1:])
+    return int(latest) if known else latest
 
 
 def value(counter: jax.Array) -> jax.Array:
