@@ -200,10 +200,11 @@ class CustomMechanism(Base):
         )
 
     def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Those that are stated, but infinite where they are nan: nan would pass for no mass."""
+        """Those that are stated; what is nan passes for no mass outside of the range alone."""
         log_q, log_p = self._stated_masses(lo, hi)
+        low, high = self._loss_range()
         unknown = jnp.isnan(log_q) | jnp.isnan(log_p)
-        if_unknown = jnp.where(lo < hi, jnp.inf, -jnp.inf)
+        if_unknown = jnp.where((lo < hi) & (lo < high) & (hi >= low), jnp.inf, -jnp.inf)
         return tuple(jnp.where(unknown, if_unknown, x) for x in (log_q, log_p))
 
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):

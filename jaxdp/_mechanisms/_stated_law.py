@@ -19,7 +19,7 @@ from jaxdp._mechanisms import _cell_rates
 _FLOOR = 2.0**-20  # of a sum of masses: what users may have rounded besides
 _NEXT = 2.0**-28  # to a loss, relative to 1 more than it: further than it may be off
 _NOISE = 2.0**-28  # of a mass, where one of an interval is a difference of larger ones
-_NOTHING = -600.0  # log of a mass that may have been lost in floating point
+_NOTHING = -20.0  # log of a mass that may be what rounding leaves of a difference
 _LADDER = 2.0 ** np.arange(-12.0, 9.0, 4.0)  # thresholds for a law of any scale
 _SHARES = np.array([0.25, 0.5, 0.75])  # and those of its range
 _CHUNK = 1024  # mechanisms of a batch at a time, a hundred masses each
@@ -153,8 +153,9 @@ def _asked(
     lo = [starts, starts, -most, jnp.concatenate([-infinite, ends[1]])]
     hi = [stops, most, stops, jnp.concatenate([ends[0], infinite])]
     at, to = jnp.concatenate(lo), jnp.concatenate(hi)
-    # (What is said of no interval at all does not matter.)
+    # (What is said of no interval does not matter, nor nan where there is no mass.)
     log = jnp.where(at < to, jnp.stack(m._stated_masses(at, to)), -jnp.inf)
+    log = jnp.where(jnp.isnan(log) & ((at >= high) | (to < low)), -jnp.inf, log)
     relative = _cell_rates.relative_error(log[0], log[1], error)
     cuts = np.cumsum([x.shape[0] for x in lo])[:-1]
     parts = zip(*(jnp.split(x, cuts, axis=-1) for x in (at, to, log, relative)), strict=True)
