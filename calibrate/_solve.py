@@ -202,7 +202,8 @@ def excess_over_target(
     curve = jnp.where(met | (curve > 0.0), curve, jnp.clip(off, 1e-12, 1.0))
     worst = _curve.largest_loss(m, direction)
     least = jnp.log(jnp.where(pure, worst, 1.0)) - jnp.log(jnp.where(pure, epsilon, 1.0))
-    return jnp.where(pure, least + Analytic._margin, jnp.where(uncertain, jnp.inf, curve))
+    least = jnp.where(m._in_domain(), least + Analytic._margin, jnp.nan)
+    return jnp.where(pure, least, jnp.where(uncertain, jnp.inf, curve))
 
 
 def _within(found: jax.Array, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -257,7 +258,15 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         return excess(log_value, *constants, way, estimate=by if numerical else "")
 
     a, b = jax.lax.stop_gradient((jnp.log(low), jnp.log(high)))
-    usable, start, slope, met = _start.probe(cheap, a, b, numerical, valid, lanes)
+    usable, start, slope, met, (ends, values) = _start.probe(cheap, a, b, numerical, valid, lanes)
+    # Where every point meets the target the largest losses say which way privacy falls, or else
+    # how well it is met: a search goes that way, to where it ends.
+    losses = [_curve.largest_loss(build(jnp.exp(x), *constants[1]), direction) for x in ends]
+    falling = (losses[0] == losses[1]) & (values[0] < values[1])
+    falling = (losses[0] < losses[1]) | falling
+    falling &= met & ~usable
+    usable |= falling
+    start, slope = jnp.where(falling, ends[1], start), jnp.where(falling, 1.0, slope)
     # y = sign * log(value) rises with privacy
     sign = jnp.where(slope > 0.0, -1.0, 1.0)
     end = jnp.where(sign > 0.0, a, b)  # the least noisy end
@@ -268,7 +277,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     elif numerical:  # it is enough that it seems so: the search looks there
         least = build(jnp.exp(end), *constants[1])
         rarely = _answers.log_unshared(least, constants[0][0]) <= jnp.log(delta) * (1.0 + 1e-6)
-        at_end = (met & ~usable) | rarely
+        at_end = (met & (~usable | (falling & least._in_domain()))) | rarely
     else:
         at_end = (usable | met) & (cheap(end) <= 0.0)
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)

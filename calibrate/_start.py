@@ -23,7 +23,8 @@ def probe(excess, low, high, differences, valid, lanes):
     more than it changes nearby may turn the wrong way, as a curve that comes in waves (of integer
     noise, little of it) does: which way privacy rises, far points say.
 
-    Returns: whether there is such a point, the point, the slope; whether all points meet it.
+    Returns: whether there is such a point, the point, the slope; whether all points meet it; the
+    first and the last of those that do, and the values there.
     """
 
     def value_and_slope(x):
@@ -46,7 +47,7 @@ def probe(excess, low, high, differences, valid, lanes):
         return value, jnp.where(opposed, jnp.nan, jnp.where(turned, wide, slope))
 
     def body(state):
-        index, *_, met, missed = state
+        index, *_, met, missed, found = state
         # van der Corput: 1/2, 1/4, 3/4, 1/8, ...
         fraction = sum(((index >> k) & 1) * 0.5 ** (k + 1) for k in range(_PROBE_BITS))
         x = low + (high - low) * fraction
@@ -55,25 +56,27 @@ def probe(excess, low, high, differences, valid, lanes):
         if differences:  # of an estimate, whose noise is a slope too: it has to lead to a root
             root = x - value / jnp.where(usable, slope, 1.0)
             usable &= (root > low) & (root < high)
+        beyond = (value <= 0.0) & jnp.stack([x < met[0], x > met[1]])
+        found = jnp.where(beyond, value, found)
         met = _reach(met, value <= 0.0, x)
         missed = _reach(missed, value > 0.0, x)
         known = jnp.all(jnp.isfinite(met + missed))  # and with it which way privacy rises
         usable &= ~(known & jnp.where(slope < 0.0, met[1] < missed[0], met[0] > missed[1]))
-        return index + 1, usable, x, slope, met, missed
+        return index + 1, usable, x, slope, met, missed, found
 
     nothing = jnp.stack([jnp.full_like(low, jnp.inf), jnp.full_like(low, -jnp.inf)])
     begin = jnp.where(valid, jnp.int32(1), _PROBES)
     first = begin, jnp.zeros((), bool), low, jnp.zeros_like(low)
     state = _lanes.while_loop(
-        lambda s: ~s[1] & (s[0] < _PROBES), body, (*first, nothing, nothing), lanes
+        lambda s: ~s[1] & (s[0] < _PROBES), body, (*first, nothing, nothing, nothing), lanes
     )
-    _, usable, x, slope, met, missed = state
+    _, usable, x, slope, met, missed, found = state
     rises = met[0] > missed[1]  # all that meet the target lie above all that miss it
     between = (rises | (met[1] < missed[0])) & jnp.all(jnp.isfinite(met + missed))
     middle = 0.5 * jnp.where(rises, met[0] + missed[1], met[1] + missed[0])
     other = between & ~usable
     x, slope = jnp.where(other, middle, x), jnp.where(other, jnp.where(rises, -1.0, 1.0), slope)
-    return usable | other, x, slope, jnp.isfinite(met[0]) & ~jnp.isfinite(missed[1])
+    return usable | other, x, slope, jnp.isfinite(met[0]) & ~jnp.isfinite(missed[1]), (met, found)
 
 
 def _reach(ends, some, x):

@@ -118,6 +118,27 @@ def test_which_way_privacy_rises(build, epsilon, delta, least, most):
     assert np.all(np.asarray(solution.delta) >= 0.999 * np.array(delta))
 
 
+@pytest.mark.parametrize(
+    ("of", "epsilon", "delta", "bracket"),
+    [
+        (lambda m: m, [2.01, 5.0, 4.0], [1e-6, 1e-6, 0.0], None),
+        (lambda m: m, [2.01, 5.0, 4.0], [1e-6, 1e-6, 0.0], (1e-6, 1.0)),
+        (lambda m: jaxdp.Repeated(m, 2), [5.0], [1e-6], (1e-6, 1.0)),
+        (lambda m: jaxdp.Composed([m, jaxdp.Gaussian(5.0)]), [6.0], [1e-5], None),
+    ],
+    ids=["closed form", "bracketed", "composed", "beside another"],
+)
+def test_a_probability_that_any_will_do_for_is_one(of, epsilon, delta, bracket):
+    """Breaks when targets met by all samples end at the most private one, or above 1 (delta 0)."""
+
+    def build(q):
+        return of(jaxdp.PoissonSampled(jaxdp.Laplace(0.5), q))
+
+    with jax.enable_x64(True):
+        value = calibrate.solve(build, epsilon=epsilon, delta=delta, bracket=bracket).value
+    assert np.all((np.asarray(value) > 1.0 - 2e-6) & (np.asarray(value) <= 1.0))
+
+
 def test_pure_targets():
     """Breaks when delta = 0 is not read as pure DP."""
     got = calibrate.solve(jaxdp.Laplace, epsilon=np.array([0.5, 3.0]), delta=0.0)
