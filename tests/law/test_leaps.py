@@ -8,6 +8,7 @@ upper bounds were those of epsilon 0, or the largest loss.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import gammaln
@@ -46,10 +47,14 @@ def doubles():
         yield
 
 
-def _run(row):
-    log_p = row[2]
-    masses = jax.numpy.stack([log_p, jax.numpy.log1p(-jax.numpy.exp(log_p))])
-    return jaxdp.Repeated(jaxdp.LossDistribution(row[:2], masses), row[3])
+def _run(row, direction):
+    """Of the pair for remove; for add of it reversed, with what Q lacks at an infinite loss."""
+    losses, log_p = row[:2], row[2]
+    log_masses, lost = jnp.stack([log_p, jnp.log1p(-jnp.exp(log_p))]), 0.0
+    if direction == "add":
+        lost = -jnp.sum(jnp.exp(log_masses) * jnp.expm1(-losses))
+        losses, log_masses = -losses, log_masses - losses
+    return jaxdp.Repeated(jaxdp.LossDistribution(losses, log_masses, lost), row[3])
 
 
 def _delta(row, epsilon):
@@ -62,19 +67,28 @@ def _delta(row, epsilon):
     return np.sum(np.exp(log_mass) * -np.expm1(gap))
 
 
-def test_epsilon():
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_epsilon(direction):
     """Breaks when epsilon is read from powers that overflow, or only where a plan expects it."""
-    low, high = jax.vmap(lambda x: jaxdp.epsilon_bounds(_run(x), x[4], direction="remove"))(RUNS)
+
+    def ask(row):
+        return jaxdp.epsilon_bounds(_run(row, direction), row[4], direction=direction)
+
+    low, high = jax.vmap(ask)(RUNS)
     for row, below, above in zip(RUNS, np.asarray(low), np.asarray(high), strict=True):
         assert _delta(row, below * (1.0 - 1e-13)) >= row[4] * (1.0 - 1e-8), row
         assert _delta(row, above * (1.0 + 1e-13)) <= row[4] * (1.0 + 1e-8), row
         assert above - below <= 1e-9 * above, row
 
 
-def test_delta():
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_delta(direction):
     """Breaks when a window does not hold the one atom that nearly all of the mass is at."""
-    ask = jax.vmap(lambda x: jaxdp.delta_bounds(_run(x), x[4], direction="remove"))
-    low, high = (np.asarray(x) for x in ask(EPSILONS))
+
+    def ask(row):
+        return jaxdp.delta_bounds(_run(row, direction), row[4], direction=direction)
+
+    low, high = (np.asarray(x) for x in jax.vmap(ask)(EPSILONS))
     truth = np.array([_delta(row, row[4]) for row in EPSILONS])
     assert np.all((low <= truth * (1.0 + 1e-10)) & (truth <= high * (1.0 + 1e-10)))
     np.testing.assert_allclose(high, low, rtol=1e-6)
