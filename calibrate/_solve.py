@@ -1,8 +1,8 @@
 """One-parameter calibration: the least noisy value that meets an (epsilon, delta) target."""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -233,38 +233,63 @@ def delta_of_excess(excess: jax.Array, delta: jax.Array, method: Method) -> jax.
 ROUNDING: tuple[_x64.Rounding, ...] = ("up", "down", "nearest", "up", "up", "nearest")
 
 
+class _Constraint(NamedTuple):
+    """The target of one row, as a function of log(value)."""
+
+    build: Callable[..., Mechanism]
+    target: tuple[jax.Array, jax.Array]
+    args: Any
+    direction: Any
+    method: Method | None
+    estimated: bool
+    aimed: bool
+
+    def mechanism(self, log_value: jax.Array) -> Mechanism:
+        return self.build(jnp.exp(log_value), *self.args)
+
+    def excess(self, log_value, way=None):
+        """<= 0 exactly where it is met."""
+        way = self.direction if way is None else way
+        m = self.mechanism(log_value)
+        return excess_over_target(m, *self.target, way, self.method, aimed=self.aimed)
+
+    def estimate(self, log_value, way=None, by="rough"):
+        """About that, where a certified value is dear."""
+        way, by = self.direction if way is None else way, by if self.estimated else ""
+        return excess_over_target(self.mechanism(log_value), *self.target, way, self.method, by)
+
+    def below(self, log_value, way):
+        """Whether no loss of that direction exceeds epsilon."""
+        worst = _curve.largest_loss(self.mechanism(log_value), way)
+        return worst <= self.target[0] * (1.0 - 1e-11)
+
+    def checked(self, log_value):
+        """<= 0 where the user's own check holds as well."""
+        m = self.mechanism(log_value)
+        return epsilon_excess(m, *self.target, self.direction, self.method)
+
+
 def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method, lanes=None):
     """One calibration, inside the float64 island.
 
     Returns: the value (to be rounded up, and again to be rounded down), whether privacy falls with
     it, the target epsilon, the certified delta there, the status.
     """
-
-    def excess(log_value, target=(epsilon, delta), rest=args, way=direction, estimate=""):
-        m = build(jnp.exp(log_value), *rest)
-        aimed = aims and not estimate
-        return excess_over_target(m, target[0], target[1], way, method, estimate, aimed)
-
     valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta) & (low > 0.0) & (low < high)
-    constants = jax.lax.stop_gradient(((epsilon, delta), args))
     lowest = require_mechanism(build(jnp.exp(low), *args))
     chosen = _answers.resolve(lowest, method)
     numerical = chosen._reads_laws
     if chosen._exact:
         lanes = None  # a step costs next to nothing
     aims = _answers.has_aim(lowest, chosen)
-
-    def cheap(log_value, way=direction, by="rough"):
-        return excess(log_value, *constants, way, estimate=by if numerical else "")
-
+    row = _Constraint(build, (epsilon, delta), args, direction, method, numerical, aims)
+    constants = jax.lax.stop_gradient((row.target, args))
+    fixed = row._replace(target=constants[0], args=constants[1])
     a, b = jax.lax.stop_gradient((jnp.log(low), jnp.log(high)))
-    usable, start, slope, met, (ends, values) = _start.probe(cheap, a, b, numerical, valid, lanes)
-    # Where every point meets the target the largest losses say which way privacy falls, or else
-    # how well it is met: a search goes that way, to where it ends.
-    losses = [_curve.largest_loss(build(jnp.exp(x), *constants[1]), direction) for x in ends]
-    falling = (losses[0] == losses[1]) & (values[0] < values[1])
-    falling = (losses[0] < losses[1]) | falling
-    falling &= met & ~usable
+    probed = _start.probe(fixed.estimate, a, b, numerical, valid, lanes)
+    usable, start, slope, met, (ends, values) = probed
+    losses = [_curve.largest_loss(fixed.mechanism(x), direction) for x in ends]
+    falling = met & ~usable & _falls(losses, values)
     usable |= falling
     start, slope = jnp.where(falling, ends[1], start), jnp.where(falling, 1.0, slope)
     # y = sign * log(value) rises with privacy
@@ -272,42 +297,36 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     end = jnp.where(sign > 0.0, a, b)  # the least noisy end
     excess_at_end: jax.Array | None = None
     if bounded:
-        excess_at_end = excess(end, *constants)
+        excess_at_end = fixed.excess(end)
         at_end = (usable | met) & (excess_at_end <= 0.0)
     elif numerical:  # it is enough that it seems so: the search looks there
-        least = build(jnp.exp(end), *constants[1])
-        rarely = _answers.log_unshared(least, constants[0][0]) <= jnp.log(delta) * (1.0 + 1e-6)
+        least = fixed.mechanism(end)
+        rarely = _answers.log_unshared(least, fixed.target[0]) <= jnp.log(delta) * (1.0 + 1e-6)
         at_end = (met & (~usable | (falling & least._in_domain()))) | rarely
     else:
-        at_end = (usable | met) & (cheap(end) <= 0.0)
+        at_end = (usable | met) & (fixed.estimate(end) <= 0.0)
     begin = jnp.where(usable & ~at_end, sign * start, jnp.nan)
     tolerance, parts, floor = _TOLERANCE, None, -jnp.inf
-    confirm: Callable[[jax.Array], jax.Array] | None = None
     if numerical:
         tolerance = _NUMERICAL_TOLERANCE
         split = _answers.in_parts(lowest, direction, chosen)
-        search = _start.Search(lambda y, way, by: cheap(sign * y, way, by), direction, split, lanes)
+        search = _start.Search(
+            lambda y, way, by: fixed.estimate(sign * y, way, by), direction, split, lanes
+        )
         begin, slope, worse = _start.estimated(search, begin, sign * slope, aims)
         if split:
-
-            def below(y, flag):  # whether no loss of that direction exceeds epsilon
-                m = build(jnp.exp(sign * y), *constants[1])
-                return _curve.largest_loss(m, flag) <= constants[0][0] * (1.0 - 1e-11)
-
-            parts = _roots.Parts(lambda y, flag: excess(sign * y, *constants, flag), worse, below)
-    if not (aims or chosen._exact):
-
-        def check(y):
-            m = build(jnp.exp(sign * y), *constants[1])
-            return epsilon_excess(m, *constants[0], direction, method)
-
-        confirm = check
+            parts = _roots.Parts(
+                lambda y, way: fixed.excess(sign * y, way),
+                worse,
+                lambda y, way: fixed.below(sign * y, way),
+            )
+    confirm = None if aims or chosen._exact else lambda y: fixed.checked(sign * y)
     looks = confirm is not None or excess_at_end is None
     if looks:  # the search looks at the least noisy end too, where that meets the target
         begin = jnp.where(at_end, sign * end, begin)
         floor = jnp.where(at_end, sign * end - 0.5 * tolerance, -jnp.inf)
     root, excess_at_root = _roots.safe_root_and_value(
-        lambda y, target, rest: excess(sign * y, target, rest),
+        lambda y, target, args: row._replace(target=target, args=args).excess(sign * y),
         begin,
         0.0,
         tolerance,
@@ -316,20 +335,28 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
         floor,
         confirm,
         lanes,
-        ((epsilon, delta), args),
+        (row.target, args),
     )
     if looks:
         at_end = at_end & (root <= sign * end)
     inside = jnp.isfinite(root) & (sign * root >= a) & (sign * root <= b)
     status = _status(valid, at_end, inside)
-    solved = (status == Status.SOLVED) | (status == Status.SLACK)
     log_value = jnp.where(at_end, end, sign * jnp.where(inside, root, 0.0))
-    value = jnp.where(solved, jnp.exp(log_value), jnp.nan)
     at = excess_at_root if excess_at_end is None else excess_at_end
     found = jnp.where(at_end, at, excess_at_root)
-    achieved = jnp.where(solved, delta_of_excess(found, delta, chosen), jnp.nan)
+    solved = (status == Status.SOLVED) | (status == Status.SLACK)
+    value, achieved = jnp.exp(log_value), delta_of_excess(found, delta, chosen)
+    value, achieved = (jnp.where(solved, x, jnp.nan) for x in (value, achieved))
     falls = jnp.where(sign < 0.0, 1.0, 0.0)
     return value, value, falls, epsilon, achieved, status.astype(jnp.float64)
+
+
+def _falls(losses: Sequence[jax.Array], values: jax.Array) -> jax.Array:
+    """Whether privacy falls from the first to the last of two values that both meet the target.
+
+    The largest losses say so, or else how well it is met: a search goes that way, to where it ends.
+    """
+    return (losses[0] < losses[1]) | ((losses[0] == losses[1]) & (values[0] < values[1]))
 
 
 def _status(valid: jax.Array, at_end: jax.Array, inside: jax.Array) -> jax.Array:

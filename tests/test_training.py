@@ -199,6 +199,17 @@ def test_fixed_schedules_by_the_numerical_engine():
     assert float(found[0]) == 0.0
 
 
+def test_an_array_of_counts_of_a_fixed_schedule():
+    """Breaks when runs that stand in different phases cannot be read together."""
+    phases = (jaxdp.Gaussian(4.0), 2), (jaxdp.Gaussian(8.0), 3), jaxdp.Gaussian(16.0)
+    counts, delta = np.array([0, 1, 2, 4, 5, 9]), np.array([[1e-5], [1e-3]])
+    state = training.init_fixed(*phases, method=None)
+    found = np.asarray(training.epsilon(training.update(state, count=counts), delta))
+    mu = np.sqrt(np.asarray([16, 32, 40, 44, 48]) / 256)
+    np.testing.assert_allclose(found[:, 1:], jaxdp.gdp_to_epsilon(mu, delta), rtol=1e-5)
+    assert np.all(found[:, 0] == 0.0)
+
+
 @pytest.mark.parametrize("read", [training.epsilon, jax.jit(training.epsilon)], ids=["", "jit"])
 def test_another_count_of_a_fixed_schedule_traces_nothing(read):
     """Breaks when a read makes a program of its count, or one of its own, as a bare switch does."""

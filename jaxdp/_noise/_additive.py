@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences, _special, _x64
+from jaxdp import _checks, _devices, _divergences, _special, _x64
 from jaxdp._mechanisms import CustomMechanism
 from jaxdp._noise import _density
 from jaxdp._rounding import product_up
@@ -114,7 +114,8 @@ class AdditiveNoise(CustomMechanism):
             _checks.check(name, value, domain)
             object.__setattr__(self, name, value)
         leaves = jax.tree.leaves(self)
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+        if not traced and _devices.at_top_level():
             code = int(np.max(np.asarray(_x64.evaluate(_refusal, self, differentiable=False))))
             if code:
                 raise ValueError(_REFUSALS[code - 1])

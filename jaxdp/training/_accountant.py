@@ -371,7 +371,10 @@ def _fixed_epsilon(state: FixedAccountant, delta: ArrayLike) -> jax.Array:
     phase = _counts.phase(state.counter, starts)
     if isinstance(phase, int):
         return through(phase)
-    return jax.lax.switch(phase, [lambda last=i: through(last) for i in range(len(starts))])
+    if phase.ndim == 0:
+        return jax.lax.switch(phase, [lambda last=i: through(last) for i in range(len(starts))])
+    whole = [through(i) for i in range(len(starts))]
+    return jnp.select([phase == i for i in range(len(starts))], whole)
 
 
 def _composed(phases: Sequence[Mechanism], counts: Sequence[Any]) -> Mechanism:

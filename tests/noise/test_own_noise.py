@@ -97,3 +97,21 @@ def test_batches_of_ordinary_noise_are_accepted():
     got = np.asarray(jaxdp.hockey_stick(m, 0.5, direction="add"))
     np.testing.assert_allclose(got, truth, rtol=1e-10, atol=1e-300)
     assert mp.dps >= 100
+
+
+def test_known_numbers_within_a_program():
+    """Breaks when the check of the density runs where nothing runs yet: it raised JAX's error."""
+
+    def delta(epsilon, scale=2.0):
+        m = jaxdp.AdditiveNoise(own.logistic, (scale,), tail_rate=1.0 / scale)
+        return jaxdp.delta(m, epsilon)
+
+    truth = pairs.Logistic(mpf(0.5)).delta(mpf(0.1), "add")
+    found = mpf(float(jax.jit(delta)(0.1)))
+    assert truth <= found <= truth * mpf("1.0000001")
+    refused = jaxdp.AdditiveNoise, lambda y: y  # rises with the distance
+
+    def nothing(epsilon):
+        return jaxdp.delta(refused[0](refused[1]), epsilon)
+
+    assert np.isnan(jax.jit(nothing)(0.1))
