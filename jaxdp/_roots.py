@@ -86,6 +86,7 @@ def _search(
     floor: jax.Array | float = -jnp.inf,
     lanes: int | None = None,
     either: bool = False,
+    size: Callable[[jax.Array], jax.Array] = jnp.abs,
 ) -> _State:
     """Newton's method aimed just across the root, until the bracket is as tight as the tolerance.
 
@@ -113,7 +114,7 @@ def _search(
         value_at_good = jnp.where(satisfied, known, s.value)
         bad = jnp.where(satisfied, s.bad, s.x)
         streak = jnp.where((satisfied == s.side) & ~s.checking, s.streak + 1, 0)
-        tolerance = relative_tolerance * jnp.abs(s.x) + absolute_tolerance
+        tolerance = relative_tolerance * size(s.x) + absolute_tolerance
         # With a slope a satisfying point ends the search, else only a violating one nearby does.
         back = first_slope is None
         across = jnp.where(satisfied & back, -0.4, 0.4) * tolerance
@@ -123,8 +124,9 @@ def _search(
         newton = s.x + step
         bracketed = jnp.isfinite(good) & jnp.isfinite(bad)
         usable = (newton > bad) & (newton < good)
-        # (At a kink steps may go from one side to the other and back for ever.)
-        usable &= (streak > 0) | (good - bad <= 0.5 * (s.good - s.bad)) | ~bracketed
+        # (At a kink steps may go from one side to the other and back for ever: long ones.)
+        short = jnp.abs(step) <= 0.5 * (good - bad)
+        usable &= (streak > 0) | short | (good - bad <= 0.5 * (s.good - s.bad)) | ~bracketed
         middle = 0.5 * (bad + good)
         blind = s.x + jnp.where(satisfied, -1.0, 1.0) * unit * growth
         x = jnp.where(usable, newton, jnp.where(bracketed, middle, blind))
@@ -166,6 +168,7 @@ def safe_root(
     start: jax.Array,
     relative_tolerance: float = 1e-12,
     absolute_tolerance: float = 1e-300,
+    size: Callable[[jax.Array], jax.Array] = jnp.abs,
 ) -> jax.Array:
     """The least x with f(x) <= 0, for f decreasing through 0, from the side where f(x) <= 0.
 
@@ -176,8 +179,12 @@ def safe_root(
     Args:
       f: scalar function, differentiable in forward mode; nan counts as a violation.
       start: where to begin, any finite number; nan gives +inf.
+      relative_tolerance: of the bracket, of size(x).
+      absolute_tolerance: of the bracket, in addition.
+      size: of a point, |x| by default.
     """
-    return safe_root_and_value(f, start, relative_tolerance, absolute_tolerance)[0]
+    found = safe_root_and_value(f, start, relative_tolerance, absolute_tolerance, size=size)
+    return found[0]
 
 
 _STEEP = 64.0
@@ -229,6 +236,7 @@ def safe_root_and_value(
     confirm: Callable[[jax.Array], jax.Array] | None = None,
     lanes: int | None = None,
     operands: tuple[Any, ...] | None = None,
+    size: Callable[[jax.Array], jax.Array] = jnp.abs,
 ) -> tuple[jax.Array, jax.Array]:
     """`safe_root` and f there (without derivatives).
 
@@ -245,6 +253,7 @@ def safe_root_and_value(
       lanes: of a batch, how many roots to search at a time (`_lanes`).
       operands: further arguments of f, if it closes over nothing else that it is differentiated by:
         to find out what it closes over takes as long as tracing it.
+      size: as for `safe_root`.
     """
     # (`lax.custom_root` traces derivatives of f whether or not anybody asks for them.)
     closed, held = (f, operands) if operands is not None else jax.closure_convert(f, start)
@@ -262,6 +271,7 @@ def safe_root_and_value(
                 parts,
                 floor,
                 lanes,
+                size=size,
             )
 
         if confirm is None:
