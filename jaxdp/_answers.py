@@ -185,9 +185,13 @@ def _at_most(values: Bounds, sides: Sides, cap: jax.Array) -> Bounds:
 def log_unshared(m: Mechanism, epsilon: jax.Array) -> jax.Array:
     """Log of what delta is at most where P and Q share a mass of c: 1 - c min(1, e^eps).
 
-    With P = c R + (1 - c) P' and Q = c R + (1 - c) Q', P(S) - e^eps Q(S) is at most that.
+    With P = c R + (1 - c) P' and Q = c R + (1 - c) Q', P(S) - e^eps Q(S) is at most that. Of
+    alternatives the largest; what is only known between others may share nothing.
     """
-    log_c = _curve.log_shared(m)
+    parts = m._alternatives()
+    if len(parts) > 1:
+        return functools.reduce(jnp.maximum, [log_unshared(part, epsilon) for part in parts])
+    log_c = None if parts[0]._bracketed() is not None else _curve.log_shared(parts[0])
     if log_c is None:
         return jnp.zeros(())
     log_c += jnp.minimum(epsilon, 0.0)
@@ -332,7 +336,7 @@ def renyi_of_orders(m: Mechanism, orders: Orders, direction: str, largest: int) 
     alphas = jnp.where(infinite, 2.0, orders.values)
 
     def one(part: Mechanism) -> tuple[jax.Array]:
-        above = part._above(None, None)
+        above = part._above_for_orders()
 
         def of(d: Direction) -> tuple[jax.Array]:
             rate = _curve.rate_function(above, d, largest)

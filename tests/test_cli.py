@@ -241,6 +241,13 @@ def test_without_its_extra_the_command_says_what_to_install(missing):
     assert "Traceback" not in done.stderr
 
 
+def test_the_package_is_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "jaxdp", "--version"], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.split() == ["jaxdp", jaxdp.__version__]
+
+
 def test_the_command_starts_before_jax_says_how_much_it_logs():
     """XLA reads the level as JAX is imported: its alarm about slow compilation is not shown."""
     code = (

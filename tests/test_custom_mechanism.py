@@ -169,6 +169,22 @@ def test_a_table_is_its_finite_pair():
     assert low <= jaxdp.delta(truth, 1.0) <= high <= 1.06 * low
 
 
+@pytest.mark.parametrize("loss", [1e-12, 1e-9, 1e-6, 1e-3, 1.0])
+def test_what_small_losses_leave_of_q_keeps_its_digits(loss):
+    """Breaks when it is 1 less a sum: an upper bound was 7.5e-4 (relative) below the truth.
+
+    With losses (loss, 0) of masses (p, 1 - p), Q lacks p (1 - e^-loss): an infinite loss, to add.
+    """
+    share = np.array([1e-3, 0.15, 0.6, 0.999])
+    logs = np.stack([np.log(share), np.log1p(-share)], axis=-1)
+    truth = share * -np.expm1(-loss)
+    with jax.enable_x64(True):
+        table = jaxdp.LossDistribution(np.array([loss, 0.0]), logs)
+        low, high = jaxdp.delta_bounds(table, 1.0, direction="add")
+    assert np.all((low <= truth * (1.0 + 1e-15)) & (truth * (1.0 - 1e-15) <= high))
+    np.testing.assert_allclose(low, high, rtol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("losses", "log_masses", "infinity", "sentence"),
     [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxdp
-from jaxdp import _roots
+from jaxdp import _answers, _roots
 from tests.programs import jit
 
 TOLERANCE = 1e-6
@@ -140,3 +140,40 @@ def test_epsilon_at_a_delta_that_an_atom_at_0_makes_a_bend():
     low, high = jaxdp.epsilon_bounds(step, deltas)
     np.testing.assert_array_equal(low, 0.0)
     np.testing.assert_array_equal(high, 0.0)
+
+
+@pytest.mark.parametrize("root", [1e-3, 0.3, 5.0, 40.0])
+def test_a_smooth_function_takes_few_evaluations(root):
+    """Breaks when the last steps, next to the root, halve the bracket one after another: 33."""
+
+    def gaussian(x):  # as log delta falls
+        return root**2 + root - x**2 - x
+
+    state = _roots._search(gaussian, jnp.float64(1.0), 1e-12, 1e-14)
+    assert state.done
+    assert state.count <= 14
+
+
+@pytest.mark.parametrize("delta", [1e-1, 1e-5, 1e-12, 1e-30, 1e-100])
+def test_epsilon_next_to_the_largest_loss_takes_few_evaluations(delta, monkeypatch):
+    """Breaks when it is looked for by halving what is left of the distance: 46."""
+    counts, search = [], _roots._search
+
+    def counted(*args, **options):
+        state = search(*args, **options)
+        jax.debug.callback(lambda count: counts.append(int(count)), state.count)
+        return state
+
+    monkeypatch.setattr(_roots, "_search", counted)
+    step = jaxdp.PoissonSampled(jaxdp.Laplace(2.0), 0.3)
+    most = float(step._loss_range()[1]) * (1.0 + 1e-14)
+    found = jax.jit(lambda x: _answers.epsilons(step, x, "remove", None, (-1, 1)))(delta)
+    low, high = map(float, found)
+    jax.effects_barrier()
+    assert low <= high <= most
+    assert high - low <= 4e-12 * most
+    assert len(counts) == 2
+    assert max(counts) <= 16
+    truth = jaxdp.hockey_stick(step, np.array([low, high]), direction="remove")
+    assert truth[0] >= delta * (1.0 - 1e-9) or low in (0.0, pytest.approx(most, rel=1e-9))
+    assert truth[1] <= delta

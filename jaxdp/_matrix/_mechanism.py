@@ -186,6 +186,13 @@ class MatrixMechanism(Bracketed):
         candidates = _exchangeable.above(self._lags(), jnp.asarray(self.sigma))
         return _exchangeable.chosen(candidates, epsilon, log_delta).mechanism()
 
+    def _above_for_orders(self) -> Mechanism:
+        """Blocks of one bin: those of two have no closed form of theirs."""
+        if self._is_exact():
+            return self._exact()
+        best = _best_of_single_bins(self, None)
+        return Composed([GaussianDP(jnp.sqrt(best.common), 4.0), best.single()])
+
     def _above_plainly(self) -> Mechanism | None:
         """The bins along one axis, each with its own norm, for matrices whose bins differ.
 
@@ -292,6 +299,12 @@ def _gaussian(m: MatrixMechanism) -> tuple[jax.Array, jax.Array]:
 
 def _dominating(m: MatrixMechanism, delta: jax.Array) -> tuple[jax.Array, ...]:
     """The best of blocks of one bin, which is of public mechanisms alone."""
-    candidates = _exchangeable.above(m._lags(), jnp.asarray(m.sigma), pairs=False)
-    best = _exchangeable.chosen(candidates, None, jnp.log(delta))
+    best = _best_of_single_bins(m, jnp.log(delta))
     return jnp.sqrt(best.common), jnp.sqrt(best.pair), best.bins
+
+
+def _best_of_single_bins(
+    m: MatrixMechanism, log_delta: jax.Array | None
+) -> _exchangeable.Exchangeable:
+    candidates = _exchangeable.above(m._lags(), jnp.asarray(m.sigma), pairs=False)
+    return _exchangeable.chosen(candidates, None, log_delta)

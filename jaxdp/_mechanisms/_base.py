@@ -158,6 +158,10 @@ class Mechanism(_structure.Compared, abc.ABC):
         """One that dominates, good at an epsilon or at a delta: itself."""
         return self
 
+    def _above_for_orders(self) -> "Mechanism":
+        """What `_above` is where Rényi divergences are asked for."""
+        return self._above(None, None)
+
     def _bracketed(self) -> "Bracketed | None":
         """Itself, where it is known between others only."""
         return None

@@ -94,12 +94,12 @@ class LossDistribution(FiniteFamily):
         good = (jnp.abs(log_total) <= 2.0 * _TOLERANCE) & jnp.all(jnp.isfinite(losses))
         log_p, lost = log_p - log_total, lost - log_total
         log_q = log_p - losses
-        log_other = _special.logsumexp(log_q)
-        good &= log_other <= 2.0 * _TOLERANCE
-        rest = -jnp.expm1(log_other)
-        some = rest > _ROUNDING * (1.0 + losses.shape[0] / 1000.0)
-        log_rest = jnp.where(some, jnp.log(jnp.where(some, rest, 1.0)), -jnp.inf)
-        log_q = log_q - jnp.where(some, 0.0, log_other)
+        lacks, size = _lacking(losses, log_p, lost)
+        good &= lacks >= -2.0 * _TOLERANCE
+        some = lacks > _ROUNDING * (1.0 + losses.shape[0] / 1000.0) * size
+        log_rest = jnp.where(some, jnp.log(jnp.where(some, lacks, 1.0)), -jnp.inf)
+        log_other = jnp.log1p(-jnp.where(some | ~good, 0.0, lacks))
+        log_q = log_q - log_other
         nothing = jnp.full((1,), -jnp.inf)
         log_p = jnp.concatenate([log_p, lost[None], nothing])
         log_q = jnp.concatenate([log_q, nothing, log_rest[None]])
@@ -109,3 +109,15 @@ class LossDistribution(FiniteFamily):
         """By a tree, tables being long."""
         loss, weight = _finite_loss(*self._logs())
         return _atoms.interval_log_masses(lo, hi, loss, weight, weight + loss)
+
+
+def _lacking(losses: jax.Array, log_p: jax.Array, lost: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What Q lacks of 1 = sum_i p_i + tau: tau + sum_i p_i (1 - e^{-l_i}); and its terms' sizes.
+
+    1 - sum_i q_i would lose the digits of what small losses leave.
+    """
+    p, near = jnp.exp(log_p), losses > -1.0
+    small = p * -jnp.expm1(-jnp.where(near, losses, 0.0))
+    terms = jnp.where(near, small, p - jnp.exp(log_p - jnp.where(near, 0.0, losses)))
+    tau = jnp.exp(lost)
+    return jnp.sum(terms) + tau, jnp.sum(jnp.abs(terms)) + tau

@@ -111,6 +111,12 @@ def test_transformations_and_calibration():
         epsilon=1.0,
         delta=1e-5,
     )
+    runs = calibrate.solve(
+        lambda s: jaxdp.Parallel([jaxdp.Repeated(jaxdp.Laplace(s), 2), jaxdp.Gaussian(2.0 * s)]),
+        epsilon=1.0,
+        delta=1e-5,
+    )
+    assert runs.status == calibrate.Status.SOLVED
     alone = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5)
     np.testing.assert_allclose(found.value, alone.value, rtol=1e-9)
     with jax.enable_x64(False):

@@ -221,13 +221,40 @@ def test_gradients_of_the_engine_agree_with_differences(in_float64):
     np.testing.assert_allclose(jit(jax.grad(epsilon))(at), slopes, rtol=1e-3)
 
 
-def test_sigma_is_calibrated():
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"sampling": "fixed", "num_bins": 20},
+        {"sampling": "cyclic poisson", "sampling_probability": 0.1},
+    ],
+    ids=["fixed", "cyclic"],
+)
+def test_sigma_is_calibrated(sampling):
+    """Breaks when a search asks for the one law that a mechanism known by bounds has not."""
+
     def build(sigma):
-        return jaxdp.MatrixMechanism(BANDS, sigma, num_steps=60, num_bins=20, sampling="fixed")
+        return jaxdp.MatrixMechanism(BANDS, sigma, num_steps=60, **sampling)
 
     solution = calibrate.solve(build, epsilon=1.0, delta=1e-5)
     assert solution.status == calibrate.Status.SOLVED
     assert 0.99999 < jaxdp.epsilon(build(solution.value), 1e-5) <= 1.0
+
+
+@pytest.mark.parametrize("sigma", [1.0, 4.0])
+def test_renyi_divergences_are_finite_and_close(sigma, in_float64):
+    """Breaks when they are read from a pair that has none: all were infinite.
+
+    Of order 2, to remove, they are log mean_ij e^{G_ij}.
+    """
+    gram = truth.gram(truth.toeplitz([1.0, 0.5], 12), 4) / sigma**2
+    exact = np.log(np.mean(np.exp(gram)))
+    m = jaxdp.MatrixMechanism([1.0, 0.5], sigma, num_steps=12, num_bins=4)
+    found = float(jaxdp.renyi(m, 2.0, direction="remove"))
+    assert exact <= found <= 1.3 * exact
+    orders = np.array([1.0, 1.5, 3.0, 10.0])
+    rising = np.asarray(jaxdp.renyi(m, orders))
+    assert np.all(np.isfinite(rising))
+    assert np.all(np.diff(rising) > 0.0)
 
 
 class _Buffered:  # as jax_privacy.matrix_factorization.buffered_toeplitz.BufferedToeplitz
