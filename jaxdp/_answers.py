@@ -188,10 +188,11 @@ def log_unshared(m: Mechanism, epsilon: jax.Array) -> jax.Array:
     With P = c R + (1 - c) P' and Q = c R + (1 - c) Q', P(S) - e^eps Q(S) is at most that. Of
     alternatives the largest; what is only known between others may share nothing.
     """
-    parts = m._alternatives()
-    if len(parts) > 1:
-        return functools.reduce(jnp.maximum, [log_unshared(part, epsilon) for part in parts])
-    log_c = None if parts[0]._bracketed() is not None else _curve.log_shared(parts[0])
+    return functools.reduce(jnp.maximum, [_unshared(x, epsilon) for x in m._alternatives()])
+
+
+def _unshared(m: Mechanism, epsilon: jax.Array) -> jax.Array:
+    log_c = None if m._bracketed() is not None else _curve.log_shared(m)
     if log_c is None:
         return jnp.zeros(())
     log_c += jnp.minimum(epsilon, 0.0)
