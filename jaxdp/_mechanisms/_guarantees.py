@@ -232,9 +232,31 @@ class RepeatAndSelect(OfDivergences):
 
         def divergence(alpha: jax.Array) -> jax.Array:  # which rises with alpha
             orders = jnp.append(jnp.maximum(alpha, jnp.asarray(_ORDERS)), alpha)
-            return jnp.min(jax.vmap(at)(orders)) * _ROUNDING
+            return jnp.minimum(jnp.min(jax.vmap(at)(orders)) * _ROUNDING, most)
 
+        most = self._loss_range()[1]
         return divergence
+
+    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
+        """Of runs of eps0-DP: f'(p)/f'(p') is largest where p = 1 - p' = 1/(1 + e^eps0).
+
+        With u = 1 - p the ratio is ((1 + r u')/(1 + r u))^{1+eta}, r = 1/gamma - 1, and u' is at
+        most e^eps0 u and at most 1 - e^-eps0 (1 - u): it rises in u, then falls, where these meet.
+        """
+        low, high = self.mechanism._loss_range()
+        once = jnp.maximum(-low, high) * (1.0 + self.mechanism._range_ulps() * 2.0**-52)
+        pure = jnp.isfinite(once)
+        for direction in ("remove", "add"):
+            pure &= self.mechanism._log_failure(direction) == -jnp.inf
+        once = jnp.where(pure, once, 0.0)
+        if self.shape == float("inf"):
+            change = self.mean * jnp.tanh(0.5 * once)  # f'(p) = m e^{-m (1 - p)}
+        else:
+            r = jnp.expm1(self._log_odds())
+            more, less = jax.nn.sigmoid(once), jax.nn.sigmoid(-once)
+            change = (1.0 + self.shape) * (special.log1p(r * more) - special.log1p(r * less))
+        whole = jnp.where(pure, (once + change) * _ROUNDING, jnp.inf)
+        return -whole, whole
 
     def _log_failure(self, direction: Direction) -> jax.Array:
         fails = jnp.maximum(*(self.mechanism._log_failure(d) for d in ("remove", "add")))
@@ -261,4 +283,5 @@ class RepeatAndSelect(OfDivergences):
 
         by_curve = _orders.minimise_over_orders(bound)
         value = jnp.where(by_curve < by_orders, by_curve, by_orders)
-        return jnp.minimum(value + 8.0 * _divergences.SLACK, 0.0)
+        value = jnp.minimum(value + 8.0 * _divergences.SLACK, 0.0)
+        return jnp.where(epsilon >= self._loss_range()[1], -jnp.inf, value)
