@@ -90,8 +90,9 @@ def group_privacy(
       method: for the law of m; None as in `epsilon`.
 
     Returns:
-      A mechanism: of the kind of m, or a table (`LossDistribution`). Upper bounds asked of it are
-      certified for m; lower ones of a table are of the worst mechanism with the law of m only.
+      A mechanism: of the kind of m (m itself, for one record), with both directions as they are, or
+      a table (`LossDistribution`), see `direction`. Upper bounds asked of it are certified for m;
+      lower ones of a table are of the worst mechanism with the law of m only.
 
     Raises:
       ValueError: for a size outside of 1 to 1024, num_points < 16, delta outside (0, 1), a batch of

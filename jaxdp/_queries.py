@@ -290,7 +290,8 @@ def renyi(
     :math:`R_\alpha(P\|Q) = \log E_Q[X^\alpha]/(\alpha - 1)` for remove, P and Q swapped for add;
     alpha = 1 is the Kullback-Leibler divergence, alpha = inf the max divergence. Exact for every
     mechanism here and their compositions (Poisson-subsampled ones by quadrature, to 1e-12 and
-    rounded up); of a Poisson-subsampled composition the least of the upper bounds that are known:
+    rounded up), but for upper bounds: of random allocations to add, and at orders that are no
+    integers above 1; of a Poisson-subsampled composition the least of those that are known:
     1 - q + q E[X^alpha], the composition itself, the largest loss.
 
     Args:

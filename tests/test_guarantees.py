@@ -91,6 +91,35 @@ def test_tuning_of_a_finite_pair_by_its_definition(shape):
                 assert math.log(moment) / 3.0 <= divergence + 1e-9
 
 
+@pytest.mark.parametrize("shape", [0.0, 1.0, 3.0, math.inf])
+def test_tuning_of_pure_dp_is_pure_dp(shape):
+    """Breaks when epsilon at delta = 0 is infinite, below a pair's largest loss, or far above all.
+
+    Three outcomes attain it: the best one but for what is better with probability 1/(1 + e^eps0).
+    """
+    once, means = np.array([[0.1], [1.0], 4.0 * np.ones(1)]), np.array([1.5, 6.0])
+    base = jaxdp.RandomizedResponse(once)
+    with jax.enable_x64(True):
+        m = jaxdp.RepeatAndSelect(base, means, shape)
+        pure = np.asarray(jaxdp.epsilon(m, 0.0))
+        nearly = np.asarray(jaxdp.epsilon(m, 1e-100))
+        largest = np.asarray(jaxdp.renyi(m, np.inf))
+        fails = jaxdp.epsilon(jaxdp.RepeatAndSelect(jaxdp.ApproximateDP(1.0, 1e-9), 6.0, shape), 0)
+    for (i, j), bound in np.ndenumerate(pure):
+        e0, chances = once[i, 0], _chances(means[j], shape)
+        k, small = np.arange(chances.size), 1e-9
+        below, above = 1.0 / (1.0 + math.exp(-e0)), 1.0 / (1.0 + math.exp(e0))
+        # a rare outcome, worse than the last one and better than the first one
+        one = chances[1:] @ ((below + math.exp(e0) * small) ** k[1:] - below ** k[1:])
+        other = chances[1:] @ ((above + small) ** k[1:] - above ** k[1:])
+        loss = abs(math.log(one / other))
+        assert loss <= bound * (1.0 + 1e-6)
+        np.testing.assert_allclose(loss, bound, rtol=1e-6)
+    np.testing.assert_allclose(largest, pure, rtol=1e-12)
+    assert np.all(nearly <= pure)
+    assert np.isinf(fails)
+
+
 def test_tuning_under_transformations():
     def epsilon(sigma, mean):
         return jaxdp.epsilon(jaxdp.RepeatAndSelect(jaxdp.Gaussian(sigma), mean), 1e-6)

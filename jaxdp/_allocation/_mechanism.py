@@ -19,6 +19,7 @@ from jaxdp._special import log1p
 
 _AT_LEAST_ONE = _checks.Domain("finite and >= 1", lambda x: (x >= 1) & (abs(x) < np.inf))
 _TABLE = np.geomspace(0.05, 3e5, 224)  # orders less 1 that a search in the add direction knows
+_ROUNDING = 2.0**-40
 _LONG = (3e4, 1e5)  # steps of a block for which lattices are twice and four times as fine
 _SMALL_ORDERS = 256  # a search over all orders wants more of them only where t is large
 
@@ -227,7 +228,8 @@ class RandomAllocation(Composition):
 
     Args:
       mechanism: one step; a composition, which may hold allocations itself, is tabulated.
-      num_steps: t >= 1; real values, for gradients, interpolate (guarantees are for integers).
+      num_steps: t >= 1. A real value is there to be differentiated: no law belongs to one that is
+        no integer (nor next to one, by rounding), and its bounds, which may jump, bound nothing.
       num_selected: k, 1 <= k <= t.
       num_epochs: how often all of it is repeated, > 0. A known 1 here or for k is a fact about
         the structure, not a parameter: derivatives with respect to it are 0.
@@ -298,7 +300,7 @@ class RandomAllocation(Composition):
         return inside & even if len(self.split) == 3 else inside
 
     def _terms(self) -> list[Term]:
-        t, k, epochs = self.num_steps, self.num_selected, self.num_epochs
+        t, k, epochs = _beside_a_rounding(self.num_steps), self.num_selected, self.num_epochs
         if len(self.split) < 2:
             block = Block(self.mechanism, t, long=self.long)
             return [Term(block, epochs if self.split else None)]
@@ -334,3 +336,12 @@ class RandomAllocation(Composition):
         t, k = int(np.asarray(self.num_steps)), int(np.asarray(self.num_selected))
         keys = jax.random.split(key, num_records)
         return jax.vmap(lambda one: jax.random.permutation(one, t)[:k])(keys).astype(jnp.int32)
+
+
+def _beside_a_rounding(count: jax.Array) -> jax.Array:
+    """The integer next to a real number, where a rounding lies between; the derivative is 1.
+
+    No law belongs to a number of steps that is no integer: its values are to be differentiated.
+    """
+    rest = jax.lax.stop_gradient(jnp.round(count) - count)
+    return count + jnp.where(jnp.abs(rest) <= _ROUNDING * jax.lax.stop_gradient(count), rest, 0.0)

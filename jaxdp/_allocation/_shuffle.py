@@ -1,9 +1,10 @@
 r"""Shuffled reports of local randomisers, as a comparison for random allocation.
 
 n records each send one report through a local randomiser, in random order. The curve of eps0-DP
-randomisers is in `_shuffle_curve` (for randomised response with its exact decomposition into
-clones, p = 2/(e^eps0 + 1); Feldman, McMillan & Talwar 2023, arXiv 2208.04591, first stated that p
-for every randomiser, which their errata take back).
+randomisers is in `_shuffle_curve`: from above that of a pair with known clones (of randomised
+response p = 2/(e^eps0 + 1) are; Feldman, McMillan & Talwar 2023, arXiv 2208.04591, first stated
+that p for every randomiser, which their errata take back), and from below, for randomised response,
+that of all other records holding one value.
 
 (eps0, delta0)-DP randomisers lose another (e^eps + 1)(1 + e^-eps0/2) n delta0 in delta (Feldman,
 McMillan & Talwar 2021, arXiv 2012.12803, Theorem 3.8); eps0 is chosen to minimise the total.
@@ -45,11 +46,12 @@ _DEEP = 60.0  # deviations of the loss up to which eps0 is looked for: delta0 is
 class Shuffled(OfCurve):
     """n reports of a local randomiser, in random order.
 
-    A bound for replacing one record's input, for comparison with random allocation: the pair of the
-    module's source for pure-DP steps, exact for randomised response, and the best (eps0, delta0)
-    reading of other steps, as for the Gaussian. Add and remove agree. One shuffle has a curve;
-    where it is composed, sampled or allocated, the pair with the curve above stands for it, and
-    that with the curve below, known for randomised response alone.
+    Bounds for replacing one record's input, for comparison with random allocation. From above: the
+    clones' pair of the module's source for pure-DP steps, and the best (eps0, delta0) reading of
+    other steps, as for the Gaussian. From below, for randomised response: all other records hold
+    one value; reports do not show which of them are clones, so that the two bounds differ. Add and
+    remove agree. One shuffle has a curve; where it is composed, sampled or allocated, the pair with
+    the curve above stands for it, and nothing is known from below.
 
     Args:
       mechanism: the local randomiser; its sensitivity is that of replacing one input by another.
@@ -92,7 +94,9 @@ class Shuffled(OfCurve):
         """A bound on log H at any real epsilon, from above or from below."""
         n, step = jnp.asarray(self.num_records, jnp.float64), self._step()
         if isinstance(step, RandomizedResponse):
-            return lambda e: _shuffle_curve.pure_log_delta(e, *_coins(step), n, up, blocks)
+            if not up:
+                return lambda e: _shuffle_curve.log_delta_of_alike(e, jnp.asarray(step.epsilon), n)
+            return lambda e: _shuffle_curve.log_delta_of_clones(e, *_coins(step), n, blocks)
         if up:
             return lambda e: _of_failing(step, n, e, blocks)
         # A failure is seen among all reports, where the others' inputs cannot fail so.
@@ -103,18 +107,16 @@ class Shuffled(OfCurve):
         return self._curve(slack >= 0.0, _BLOCKS)(epsilon)
 
     def _pair(self, side: int, log_floor: jax.Array) -> tuple[jax.Array, ...]:
-        n, step = jnp.asarray(self.num_records, jnp.float64), self._step()
-        two_sided, upper = isinstance(step, RandomizedResponse), self._curve(True, _FEW_BLOCKS)
-        if side < 0 and not two_sided:
+        if side < 0:  # the curve below is of no one pair that is as likely as its reversal
             return _from_curve.nothing()
+        n, step = jnp.asarray(self.num_records, jnp.float64), self._step()
+        pure, upper = isinstance(step, RandomizedResponse), self._curve(True, _FEW_BLOCKS)
 
         def rough(e: jax.Array) -> jax.Array:
-            return _shuffle_curve.estimate(e * _INSIDE, *_coins(step), n) if two_sided else upper(e)
+            return _shuffle_curve.estimate(e * _INSIDE, *_coins(step), n) if pure else upper(e)
 
         last = _from_curve.extent(rough, _range(step, jnp.zeros(()))[1], log_floor)
-        if side > 0:
-            return _from_curve.above(upper, last, _CELLS)
-        return _from_curve.below(upper, self._curve(False, _FEW_BLOCKS), last, _CELLS)
+        return _from_curve.above(upper, last, _CELLS)
 
     def _sampled_rate_function(self) -> _shuffle_renyi.SampledRate:
         return _shuffle_renyi.sampled_rate_function(self, self._step())
@@ -166,7 +168,7 @@ def _of_failing(
     # Any eps0 is valid: it is chosen by estimates, a thousand times cheaper than the bound.
     bound = _best(rough, *_range(step, epsilon))
     clone, rest = jnp.exp(-bound), -jnp.expm1(-bound)
-    kept = _shuffle_curve.pure_log_delta(epsilon, bound, clone, rest, n, True, blocks)
+    kept = _shuffle_curve.log_delta_of_clones(epsilon, bound, clone, rest, n, blocks)
     value = _divergences.log_add(kept, lost(bound))
     return jnp.minimum(jnp.where(value < local, value, local), 0.0)
 

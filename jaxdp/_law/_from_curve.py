@@ -1,19 +1,13 @@
-r"""A symmetric pair from bounds on its curve: what composes like a step, above or below.
+r"""A symmetric pair from bounds on its curve from above: what composes like a step.
 
 H, as a function of g = e^eps, is convex and falls, and for a pair that is as likely as its reversal
 the half g >= 1 determines the whole: H(g) = 1 - g + g H(1/g) below 1. There H(g) = tau + int_g^inf
 S, with slopes S that fall from at most (1 - H(1))/2: their falls are the Q-masses of X = g. So
 slopes and tau make a pair: Q-mass q at a loss l > 0 is P-mass q e^l there, at -l it is the other
-way round, and X = 1 has what is missing of 1. If one half is above (below), so is all of it.
+way round, and X = 1 has what is missing of 1. If one half is above, so is all of it.
 
-Above. Chords between bounds at nodes are above H. A running maximum of their slopes from the right
-makes them convex, where rounding does not; it only raises them.
-
-Below. A chord, extended, is below H outside of its two nodes. So in each cell the chords of both
-neighbours are, and where they meet is a point at most H, off by the second order of the cell;
-so is the line between two such points. A running minimum of the slopes from the left, and 0 from
-the last node on, only lower it; the first line joins a point and its mirror image, at slope
-(1 - F)/(1 + g).
+Chords between bounds at nodes are above H. A running maximum of their slopes from the right makes
+them convex, where rounding does not; it only raises them.
 
 Slopes and sums of N numbers are off by a relative 4 N 2^-52 at most (`_privacy_loss_table`), which
 the bounds are moved by before.
@@ -28,7 +22,6 @@ import numpy as np
 from jax import lax
 
 from jaxdp._divergences import exp_log, log_positive
-from jaxdp._special import log1p
 
 _AT_A_TIME = 16  # bounds memory: a curve may sum thousands of terms
 _EXTENT = 0.5 ** (np.arange(96)[::-1] / 3.0)  # of the largest loss: where the masses may end
@@ -58,11 +51,11 @@ def extent(
     return jnp.min(jnp.where(lax.stop_gradient(_each(rough, at)) <= log_floor, at, top))
 
 
-def _mirrored(loss: jax.Array, q: jax.Array, log_tau: jax.Array, side: int) -> Pair:
+def _mirrored(loss: jax.Array, q: jax.Array, log_tau: jax.Array) -> Pair:
     """The pair of masses at losses > 0: those at the mirror images and at 0 are added."""
     p = q * jnp.exp(loss)
-    # (A difference next to 0 as a rule, rounded to the pair's side.)
-    middle = 1.0 - exp_log(log_tau) - jnp.sum(p) - jnp.sum(q) + side * 2.0**-44
+    # (A difference next to 0 as a rule, rounded up.)
+    middle = 1.0 - exp_log(log_tau) - jnp.sum(p) - jnp.sum(q) + 2.0**-44
     middle = jnp.maximum(middle, 0.0)[None]
     every = (loss, q, p), (jnp.zeros((1,)), middle, middle), (-loss, p, q)
     losses, all_q, all_p = (jnp.concatenate(x) for x in zip(*every, strict=True))
@@ -79,41 +72,7 @@ def above(log_curve: Callable[[jax.Array], jax.Array], last: jax.Array, cells: i
     slopes = lax.cummax((h[:-1] - h[1:]) / width, reverse=True)
     masses = slopes - jnp.append(slopes[1:], 0.0)
     # What underflows is not lost.
-    return _mirrored(loss[1:], masses, jnp.log(h[-1] + cells * jnp.exp(last + _LOG_UNDERFLOW)), 1)
-
-
-def below(
-    upper: Callable[[jax.Array], jax.Array],
-    lower: Callable[[jax.Array], jax.Array],
-    last: jax.Array,
-    cells: int,
-) -> Pair:
-    """The pair below a curve of which both bounds are known; nothing is at infinity."""
-    off = _off(cells)
-    loss = last * (jnp.arange(cells + 1) / cells)
-    high = exp_log(jnp.minimum(_each(upper, loss) + off, 0.0))
-    low = exp_log(_each(lower, loss) - off)
-    high, low = lax.cummin(high), lax.cummax(low, reverse=True)
-    start = jnp.exp(loss[:-1])
-    width = start * jnp.expm1(last / cells)
-    # at the first node, the chord from its mirror image; at the last one, H does not rise
-    mirrored = 1.0 + (high[1] * jnp.exp(-loss[1]) - low[0]) / -jnp.expm1(-loss[1])
-    left = jnp.append(mirrored, (high[:-2] - low[1:-1]) / width[:-1])
-    right = jnp.append(jnp.maximum(low[1:-1] - high[2:], 0.0) / width[1:], 0.0)
-    gap = left - right
-    some = gap > 0.0
-    meets = jnp.where(some, low[:-1] - low[1:] - right * width, 0.0) / jnp.where(some, gap, 1.0)
-    meets = jnp.clip(meets, 0.0, width)
-    value = jnp.minimum(low[:-1] - left * meets, low[1:] + right * (width - meets))
-    value = jnp.maximum(value, 0.0)
-    gaps = width - meets + jnp.append(meets[1:], 0.0)
-    some = gaps > 0.0
-    falls = (value - jnp.append(value[1:], 0.0)) / jnp.where(some, gaps, 1.0)
-    falls = jnp.where(some, jnp.maximum(falls, 0.0), 0.0)
-    slopes = lax.cummin(jnp.append((1.0 - value[0]) / (2.0 + meets[0]), falls))
-    masses = slopes - jnp.append(slopes[1:], 0.0)
-    at = jnp.append(loss[:-1] + log1p(meets / start), last)
-    return _mirrored(at, masses, jnp.float64(-jnp.inf), -1)
+    return _mirrored(loss[1:], masses, jnp.log(h[-1] + cells * jnp.exp(last + _LOG_UNDERFLOW)))
 
 
 def nothing() -> Pair:

@@ -9,7 +9,7 @@ from jaxdp._mechanisms._base import Base
 
 
 class OfCurve(Base):
-    """Abstract: where it is part of others, a pair above and one below stand for it.
+    """Abstract: where it is part of others, a pair above and one below (or nothing) stand for it.
 
     Both are as likely as their reversals, and made for one question.
     """

@@ -221,6 +221,7 @@ class SparseVector(Selection):
     divergences, below that of randomised response (proof in `ShiftedThreshold`). For one positive
     answer to monotone queries it is that of `Laplace(1/epsilon)`. Fresh instances compose,
     `Repeated(SparseVector(epsilon), c)`; for many positive answers that is less than one of c.
+    Bounds from below are of that pair: it is not known which queries, if any, come near it.
 
     Args:
       epsilon: > 0, any shape.

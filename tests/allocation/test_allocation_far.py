@@ -75,3 +75,20 @@ def test_ratios_beyond_those_that_count(name):
             where = brentq(lambda e, d=delta, law=law: curve(law, e) - d, -1.0, 40.0, xtol=1e-12)
             assert least[i, j] <= where + 1e-9 <= most[i, j] + 2e-9
             assert most[i, j] - least[i, j] <= 3e-3
+
+
+def test_a_rounding_beside_an_integer_is_that_integer():
+    """Breaks when 0.7/0.1 steps are no 7: just above 4 the upper bound was 1e-11, truth .144.
+
+    No law belongs to a number of steps that is no integer.
+    """
+    step, steps = jaxdp.RandomizedResponse(1.0), np.array([4.0, 7.0])
+    for direction in ("remove", "add"):
+        truth = jaxdp.delta_bounds(jaxdp.RandomAllocation(step, steps), 0.3, direction=direction)
+        for factor in (1.0 - 2.0**-52, 1.0 + 2.0**-52, 1.0 + 1e-13):
+            run = jaxdp.RandomAllocation(step, steps * factor)
+            found = jaxdp.delta_bounds(run, 0.3, direction=direction)
+            np.testing.assert_array_equal(found, truth)
+    assert jaxdp.RandomAllocation(step, 0.7 / 0.1)._terms()[0].mechanism.num_steps == 7.0
+    slope = jax.grad(lambda t: jaxdp.RandomAllocation(step, t)._terms()[0].mechanism.num_steps)
+    assert slope(4.0 * (1.0 + 1e-13)) == 1.0
