@@ -253,7 +253,8 @@ class RepeatAndSelect(OfDivergences):
             change = self.mean * jnp.tanh(0.5 * once)  # f'(p) = m e^{-m (1 - p)}
         else:
             r = jnp.expm1(self._log_odds())
-            more, less = jax.nn.sigmoid(once), jax.nn.sigmoid(-once)
+            more = 1.0 / (1.0 + jnp.exp(-once))
+            less = jnp.exp(-once) * more
             change = (1.0 + self.shape) * (special.log1p(r * more) - special.log1p(r * less))
         whole = jnp.where(pure, (once + change) * _ROUNDING, jnp.inf)
         return -whole, whole
