@@ -87,6 +87,7 @@ class Jumps(NamedTuple):
     beside: Symbol
     from_d: jax.Array
     log_mass: jax.Array  # of d, in units of the step's
+    some: jax.Array  # else both are nothing
 
 
 def jumps_of(
@@ -113,8 +114,7 @@ def jumps_of(
     if frame.side < 0:
         # Moving a Q-mass by l multiplies its tilted weight by e^{(1 + theta) l}. Moving to a whole
         # number of places costs up to one: of few steps only the second jump pays it.
-        move = jnp.minimum(2.0 * s, 0.0)
-        now = jnp.where(few, 0.0, move)
+        now = jnp.where(few, 0.0, jnp.minimum(2.0 * s, 0.0))
         weights *= jnp.exp((1.0 + theta) * now)
         loss += now
         # (What one step has beyond the cut, where one is composed apart.)
@@ -126,6 +126,9 @@ def jumps_of(
         weights = jnp.concatenate([weights, far_weights])
         loss = jnp.concatenate([loss, far - one.lattice.centre + from_d])
         rare = jnp.concatenate([rare, known])
+        some = jnp.any(rare)
+
+    def below() -> tuple[Symbol, Symbol]:
         place = loss / h
         first = jnp.min(jnp.where(weights > 0.0, place, jnp.inf))
         before = jnp.minimum(-jnp.floor(jnp.where(first < jnp.inf, first, 0.0)), size // 2)
@@ -135,12 +138,9 @@ def jumps_of(
         unit = jnp.where(apart & (unit > 0.0), unit, 1.0)
         coarse = coarsen(weights / unit, place + before, h, theta, frame.side, size) * unit
         own = frame.symbol(coarse, count_up(size) - before - about)
-        cell = jnp.where(few, jnp.floor(move / h), 0.0)
+        cell = jnp.where(few, jnp.floor(jnp.minimum(2.0 * s, 0.0) / h), 0.0)
         mass = jnp.exp((1.0 + theta) * cell * h)
-        beside = own * frame.points(cell, mass, jnp.zeros_like(mass))
-        return Jumps(own, beside, from_d, log_m)
-
-    place = jnp.where(rare, loss, 0.0) / h
+        return own, own * frame.points(cell, mass, jnp.zeros_like(mass))
 
     def two(weights: jax.Array, place: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         cell = jnp.floor(place)
@@ -149,11 +149,15 @@ def jumps_of(
         at_node = weights * jnp.exp(-theta * offset)
         return cell, at_node * left, at_node * right * jnp.exp(theta * h)
 
-    cell, left, right = two(weights, place)
-    places = jnp.concatenate([cell, cell + 1.0]) - about
-    own = frame.symbol(jnp.concatenate([left, right]), places)
-    beside = own * frame.points(*two(jnp.exp(-(1.0 + theta) * s), -s / h))
-    return Jumps(own, beside, from_d, log_m)
+    def above() -> tuple[Symbol, Symbol]:
+        cell, left, right = two(weights, jnp.where(rare, loss, 0.0) / h)
+        places = jnp.concatenate([cell, cell + 1.0]) - about
+        own = frame.symbol(jnp.concatenate([left, right]), places)
+        return own, own * frame.points(*two(jnp.exp(-(1.0 + theta) * s), -s / h))
+
+    none = Symbol(jnp.zeros((size // 2 + 1,), jnp.complex128), jnp.zeros((3,)))
+    found = lax.cond(some, below if frame.side < 0 else above, lambda: (none, none))
+    return Jumps(*found, from_d, log_m, some)
 
 
 def at_least_one(

@@ -198,7 +198,7 @@ def parts(
     fine = _Fine(logs_of(jnp.fft.rfft(cyclic)), one.lattice, log_norm, log_mgf, composed, one.end)
     few = (step.outer <= 1.0) & (step.rest <= 0.0)
     about = jnp.where(apart, jnp.floor(step.apart.cut / frame.spacing), 0.0)
-    own, beside, from_d, log_mass = jumps_of(one, rare, few, apart, about, frame)
+    own, beside, from_d, log_mass, some = jumps_of(one, rare, few, apart, about, frame)
     # (A real number of few steps is a power on the fine lattice: a bulk narrower than a coarse cell
     # has none without waves there.)
     inner, rest = jnp.where(few & (count >= 1.0), count, step.inner), step.rest
@@ -206,10 +206,19 @@ def parts(
     # also inner with three factors fewer.
     folds = [inner, jnp.where(few, inner - 1.0, rest)]
     origins = [inner, jnp.where(few, inner, rest)]
+    used = [jnp.asarray(True), (rest > 0.0) | apart | (few & some)]
     if frame.side < 0:
         folds, origins = [*folds, jnp.maximum(inner - 3.0, 0.0)], [*origins, inner]
+        used.append(some)
     folds, origins = jnp.stack(folds), jnp.stack(origins)
-    each = lax.map(lambda x: _fold(fine, step, x[0], x[1], from_d, frame), (folds, origins))
+
+    # What is not used stands for no steps.
+    nothing = Symbol(jnp.ones((size // 2 + 1,), jnp.complex128), jnp.ones((3,))), jnp.zeros(())
+
+    def fold(x: tuple[jax.Array, ...]) -> tuple[Symbol, jax.Array]:
+        return lax.cond(x[0], lambda: _fold(fine, step, x[1], x[2], from_d, frame), lambda: nothing)
+
+    each = lax.map(fold, (jnp.stack(used), folds, origins))
     # In units of the bulk's mass to the number of steps in the block, jumps in units of d's.
     unit = jnp.exp((origins - folds) * (log_mass - jnp.log(bulk)))
     blocks = [jax.tree.map(lambda x, i=i: x[i], each) for i in range(folds.shape[0])]
