@@ -233,6 +233,8 @@ BAD_ROWS = [
     ("sigma", "x,0.5,inf,10,1e-5,1", "must be finite and > 0, got inf"),
     ("sigma", "x,0.5,nan,10,1e-5,1", "must be finite and > 0, got nan"),
     ("sigma", "x,0.5,abc,10,1e-5,1", "row 2 (x), column 'sigma': 'abc' is not a number"),
+    ("sigma", "x,0.5,1_0,10,1e-5,1", "row 2 (x), column 'sigma': '1_0' is not a number"),
+    ("sigma", "x,0.5,\u0662,10,1e-5,1", "'\u0662' is not a number"),
     ("sigma", "x,0.5,,10,1e-5,1", "row 2 (x), column 'sigma': the value is missing"),
     ("delta", "x,0.5,1,10,0,1", "must be in (0, 1), got 0"),
     ("delta", "x,0.5,1,10,1,1", "must be in (0, 1), got 1"),

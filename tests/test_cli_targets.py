@@ -61,14 +61,15 @@ def test_every_kind_of_row_and_every_kind_of_mistake(tmp_path):
         "pure,0,0,10,100,1\n"
         "steps,1,1e-5,10,100,1.5\n"
         "no noise does,1,0,100,100,1\n"
-        "spaces, 4 ,1e-5,100,100,20\n",
+        "spaces, 4 ,1e-5,100,100,20\n"
+        "Python's,1_0,1e-5,10,100,1\n",
         encoding="utf-8",
     )
     result = invoke(table, "--output", output, "--sensitivity", 2)
     assert result.exit_code == 1
-    assert "12 rows: 4 calibrated, 1 infeasible, 7 bad" in result.stdout
+    assert "13 rows: 4 calibrated, 1 infeasible, 8 bad" in result.stdout
     found = {row["row"]: row for row in rows_of(output)}
-    assert list(found) == [str(n) for n in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13)]
+    assert list(found) == [str(n) for n in (1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12, 13, 14)]
     assert found["2"]["name"] == 'quoted, "and"\nbroken'
     with jax.enable_x64(True):
         full = calibrate.solve(lambda s: jaxdp.Gaussian(s, 2.0), epsilon=1.0, delta=1e-5)
@@ -95,6 +96,7 @@ def test_every_kind_of_row_and_every_kind_of_mistake(tmp_path):
         "9": "the batch size exceeds the number of examples",
         "10": "epsilon and delta are both 0: no noise gives that",
         "11": "num_steps must be a positive integer, got 1.5",
+        "14": "epsilon: '1_0' is not a number",
     }
     for row, problem in problems.items():
         assert found[row]["status"] == f"bad row: {problem}"

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 import calibrate
 import jaxdp
-from jaxdp.cli import _setting, _stream
+from jaxdp.cli import _setting, _stream, _table
 from jaxdp.cli._display import InputError
 
 # Rows to a piece of output, by what a row costs: closed forms, Rényi orders, numerical laws.
@@ -254,7 +254,7 @@ def _numbers(piece: pa.Table, name: str, errors: list[str]) -> np.ndarray:
         values = np.full(len(column), np.nan)
         for row, entry in enumerate(column.to_pylist()):
             try:
-                values[row] = float(entry)
+                values[row] = _table.number(str(entry))
             except (TypeError, ValueError):
                 continue
     condition, holds = _CONDITIONS[name]
