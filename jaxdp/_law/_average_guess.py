@@ -13,7 +13,9 @@ _SHARES = np.geomspace(1e-4, 1.0, 64)  # of the saddle point's tilt
 _UNTYPICAL = 20.0  # windows of ratios below the typical one count as larger by that power
 _AT_END = 1e-2  # of delta, rounding's mass at the window's end: at X = 0 it is an infinite loss
 _OF_SEVERAL = 1e-6  # of 1, over the number of blocks that are averaged: all ratios count there
-_LARGEST = -0.1  # log delta
+_LARGEST, _LEAST = -0.1, -650.0  # log delta
+_TAIL = -0.5  # log Q of an average whose tilt says more than a normal loss (near 0 it says -0.1)
+_FACTOR = -3.0  # of such tails: log delta is that much below the information
 _RARE = 1e-8  # averages that rare, where delta is made up, do not count
 
 
@@ -100,10 +102,18 @@ def guess_log_delta(
     deviation = jnp.sqrt(times * jnp.log1p(variance / steps) + beside) + 1e-300
     z = jnp.maximum(epsilon / deviation - 0.5 * deviation, 0.0)
     normal = -0.5 * z * z - jnp.log1p(z * z)
-    if may_add(s):
-        small = jnp.where(beside > 0.0, -jnp.inf, _of_small_ratios(atoms, steps, epsilon, times))
-        normal = jnp.maximum(normal, either(s > 0, -jnp.inf, small))
-    return jnp.minimum(jnp.maximum(one, jnp.log(deviation) + normal - 1.0), _LARGEST)
+    if not may_add(s):
+        return _at_most(one, jnp.log(deviation) + normal - 1.0)
+    # The losses of an average have a lighter tail than that: of a ratio x it is a power of e^{1/x}.
+    alone = (s < 0) & (jnp.asarray(beside) <= 0.0)
+    small = jnp.where(alone, _of_small_ratios(atoms, steps, epsilon, times), -jnp.inf)
+    usual = _at_most(one, jnp.log(deviation) + jnp.maximum(normal, small) - 1.0)
+    light = alone & (small < _TAIL * times)
+    return jnp.where(light, jnp.clip(small + _FACTOR, _LEAST, usual), usual)
+
+
+def _at_most(one: jax.Array, normal: jax.Array) -> jax.Array:
+    return jnp.minimum(jnp.maximum(one, normal), _LARGEST)
 
 
 def _of_small_ratios(

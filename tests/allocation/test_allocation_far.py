@@ -92,3 +92,25 @@ def test_a_rounding_beside_an_integer_is_that_integer():
     assert jaxdp.RandomAllocation(step, 0.7 / 0.1)._terms()[0].mechanism.num_steps == 7.0
     slope = jax.grad(lambda t: jaxdp.RandomAllocation(step, t)._terms()[0].mechanism.num_steps)
     assert slope(4.0 * (1.0 + 1e-13)) == 1.0
+
+
+@pytest.mark.parametrize("sigma", [1.0, 2.0])
+def test_composed_averages_far_out(sigma):
+    """Breaks where the law is made for the delta of a normal loss: 1e-30 there for 1e-84, and 1e-3.
+
+    Two are (2 e, 2 delta(e))-private by the theorem of composition, and no better than one.
+    """
+    one = jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), 50)
+    two = jaxdp.Repeated(one, 2)
+    epsilon = np.array([1.0, 2.0, 3.0, 6.0])
+    half, whole = (
+        np.asarray(jaxdp.log_delta(one, e, direction="add")) for e in (epsilon / 2, epsilon)
+    )
+    low, high = map(np.asarray, jaxdp.delta_bounds(two, epsilon, direction="add"))
+    known = whole > -600.0
+    assert np.all(np.log(high) <= np.maximum(np.log(2.0) + half, -600.0) + 1e-6)
+    assert np.all(np.log(high[known]) >= whole[known] - 1e-3)
+    near = np.log(high) > -300.0
+    assert near.sum() >= 2
+    assert np.all(low[near] >= 0.4 * high[near])
+    assert np.all(low <= high)
