@@ -15,6 +15,7 @@ from calibrate import _lagrange
 from calibrate._lagrange import Point
 
 _ROUNDS = 24
+_ASIDE, _ASIDES = 1.25, 36  # e to such powers, times where to begin, are tried: to 1e-300 and 1e300
 _REACH = 3.0  # of a round's steps, in log parameters, at first
 _STEPS = 1e-4  # of F at most: what is missed by more is missed by its slopes
 _HINTED = 1e-5  # tolerance of where to begin
@@ -52,6 +53,7 @@ class _Round(NamedTuple):
     reach: jax.Array
     inside: jax.Array  # how far inside to aim
     multiplier: jax.Array
+    aside: jax.Array  # looks before the first usable one, and rounds after it
     count: jax.Array
     done: jax.Array
 
@@ -115,6 +117,7 @@ def _first(start: jax.Array, tolerance: float) -> _Round:
         nothing + 0.5 * tolerance,
         nothing,
         jnp.zeros((), jnp.int32),
+        jnp.zeros((), jnp.int32),
         jnp.zeros((), bool),
     )
 
@@ -163,8 +166,9 @@ def approach(
         inside = jnp.where(missed, jnp.maximum(2.0 * excess, 4.0 * s.inside), s.inside)
         found, multiplier = solve(best, power, inside, reach)
         # (Before the first usable look: further and further, on both sides in turn.)
-        aside = jnp.where(s.count % 2 == 0, 1.0, -1.0) * (0.5 * s.count + 1.0)
-        trial = jnp.where(jnp.isfinite(best.c), found.x, start + aside)
+        begun = jnp.isfinite(best.c)
+        aside = jnp.where(s.aside % 2 == 0, 1.0, -1.0) * _ASIDE**s.aside
+        trial = jnp.where(begun, found.x, start + aside)
         private = accept & (excess <= 0.0)
         gain = now.f - found.f
         scale = jnp.sum(jnp.abs(best.g))
@@ -181,11 +185,15 @@ def approach(
             reach,
             inside,
             multiplier,
-            s.count + 1,
+            s.aside + jnp.where(begun, 0, 1),
+            s.count + jnp.where(begun, 1, 0),
             done,
         )
 
     state = _first(_begun(loss, curve, start, max_steps), tolerance)
-    most = min(_ROUNDS, max_steps)
-    state = jax.lax.while_loop(lambda s: ~s.done & (s.count < most), body, state)
+
+    def going(s: _Round) -> jax.Array:
+        return ~s.done & (s.count < _ROUNDS) & (s.aside < _ASIDES)
+
+    state = jax.lax.while_loop(going, body, state)
     return state.private, state.excess, state.best.a

@@ -95,7 +95,7 @@ def compare_samplers(
     epochs: int,
     epsilon: float,
     delta: float,
-    schemes: Sequence[str] = SCHEMES,
+    schemes: Sequence[str] | None = None,
     min_separation: int = 4,
 ) -> Comparison:
     """Compare the ways of drawing batches: the least noise multiplier of DP-SGD under each.
@@ -111,9 +111,9 @@ def compare_samplers(
         for B + 4 sqrt(B).
       epochs: a known integer.
       epsilon, delta: the target, epsilon > 0 and delta in (0, 1).
-      schemes: which of them, by default `calibrate.SCHEMES`, those that differ. Each compiles its
-        own program, random allocation (and the lower end of the shuffled ones) for half a minute or
-        more.
+      schemes: which of them, by default `calibrate.SCHEMES`, those that differ ("b-min-sep" only
+        where an epoch has `min_separation` batches). Each compiles its own program, random
+        allocation (and the lower end of the shuffled ones) for half a minute or more.
       min_separation: b of "cyclic poisson" and "b-min-sep", a known integer: what banded strategies
         of b bands need.
 
@@ -138,6 +138,10 @@ def compare_samplers(
         raise ValueError("delta must be > 0: no Gaussian noise is epsilon-DP")
     size = _checks.whole_number("batch_size", batch_size)
     number = _checks.whole_number("epochs", epochs)
+    if schemes is None:
+        n = _checks.whole_number("num_examples", num_examples)
+        b = _checks.whole_number("min_separation", min_separation)
+        schemes = _possible(n, size, b)
     tasks = []
     for scheme in schemes:
         batches, neighbours = _named(scheme)
@@ -147,6 +151,12 @@ def compare_samplers(
         tasks.append(_Task(scheme, training, target, least))
     with jax.enable_x64(True):
         return Comparison(tuple(task.sampler() for task in tasks), (target, least))
+
+
+def _possible(num_examples: int, batch_size: int, min_separation: int) -> list[str]:
+    """Those of SCHEMES that there are: an epoch must have as many batches as are to be apart."""
+    apart = num_examples >= min_separation * batch_size
+    return [s for s in SCHEMES if apart or s != "b-min-sep"]
 
 
 def _named(scheme: Any) -> tuple[Any, Any]:

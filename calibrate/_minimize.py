@@ -102,7 +102,8 @@ def minimize(
       method: how compositions without a closed form are bounded in the search: the numerical
         engine by default, which takes seconds for every look. With Renyi(...) moments shape the
         parameters and the engine, where it can, takes back the noise that they ask for too much:
-        as private, within a few percent of the least loss, and a thousand times sooner.
+        as private, some percent above the least loss, and sooner where steps have moments of
+        little cost.
       vectors: whether arrays in init are vectors of parameters of one problem (all of one
         dimension at least), for a `jaxdp.Schedule` say; else their entries are problems of a batch.
       max_steps: most optimiser steps (of a round); the search stops by itself when the loss stops
@@ -253,7 +254,8 @@ def _curve_of(first, made, epsilon, delta, direction, method, single, checked) -
         return jnp.where((value <= 0.0) & (off > 0.0), off, value)
 
     def moments(theta):
-        return excess_over_target(made(theta), epsilon, delta, direction, Renyi())
+        by = method if isinstance(method, Renyi) else Renyi()
+        return excess_over_target(made(theta), epsilon, delta, direction, by)
 
     def rounded(theta, slopes):
         """The parameters in 32 bits on the private side, which are those that are certified."""
@@ -263,10 +265,10 @@ def _curve_of(first, made, epsilon, delta, direction, method, single, checked) -
 
     chosen, _ = chosen_for(first)
     alone = first._structure() is first and not _curve.has_average(first)
-    hinted = chosen._reads_laws and alone and has_cheap_moments(first)
+    hinted = not chosen._exact and alone and has_cheap_moments(first)
     return Curve(
         jax.value_and_grad(excess),
-        chosen._exact,
+        not chosen._reads_laws,
         rounded if single else lambda theta, slopes: theta,
         _EXACT if chosen._exact else _NUMERICAL if chosen._reads_laws else _SMOOTH,
         _GRAIN if single else 0.0,

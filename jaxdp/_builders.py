@@ -254,6 +254,10 @@ def training(
     room = math.ceil(size + 4.0 * math.sqrt(size))
     if max_batch_size is not None:
         room = _checks.whole_number("max_batch_size", max_batch_size)
+        if batches != "truncated poisson":
+            raise ValueError(
+                f"max_batch_size is of batches 'truncated poisson' alone, got batches {batches!r}"
+            )
     if batches == "truncated poisson" and room >= n:
         batches = "poisson"  # nothing is ever cut
     b = MIN_SEPARATION if min_separation is None else min_separation
@@ -312,7 +316,7 @@ def dp_sgd(
         known as zero-out). Poisson batches and allocations have one pair for the first and the
         last; "b-min-sep" and "random allocation" have none for "replace-one", "shuffled" has none
         for "add-or-remove".
-      max_batch_size: of "truncated poisson"; B + 4 sqrt(B), rounded up, by default.
+      max_batch_size: of "truncated poisson" alone; B + 4 sqrt(B), rounded up, by default.
       min_separation: b of "cyclic poisson" and "b-min-sep".
       attained: whether the result is to be a run that such batches are known to attain, whose
         lower bounds are lower bounds for these batches, in place of the one that bounds them. Both

@@ -51,6 +51,7 @@ def test_a_training_is_the_mechanism_that_it_says(settings, expected):
         ("batches", "hats"),
         ("neighbours", "replace"),
         ("max_batch_size", 0),
+        ("max_batch_size", 79),
         ("min_separation", 1.5),
     ],
 )

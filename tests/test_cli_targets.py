@@ -201,6 +201,19 @@ def test_a_killed_run_is_resumed_with_no_row_lost_or_computed_again(tmp_path):
     assert f"(and {count} done before)" in nothing.stdout
 
 
+def test_resuming_with_fewer_rows_is_refused(tmp_path):
+    """Breaks when the output of another, longer table counts as this one's."""
+    table, output = tmp_path / "targets.csv", tmp_path / "noise.csv"
+    table.write_text("epsilon,delta\n1,1e-5\n2,1e-5\n3,1e-5\n")
+    assert invoke(table, "--output", output).exit_code == 0
+    for rows in ("1,1e-5\n2,1e-5\n", "1,1e-5\n2,1e-5\n\n4,1e-5\n"):
+        table.write_text("epsilon,delta\n" + rows)
+        again = invoke(table, "--output", output, "--resume")
+        assert again.exit_code == 2
+        assert "row 3 is done" in again.stderr
+        assert len(rows_of(output)) == 3
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import calibrate
 import jaxdp
+from calibrate import _compare
 from jaxdp import plot
 from jaxdp._attained import separated_sum
 from jaxdp.cli._app import app
@@ -77,6 +78,13 @@ def test_the_sum_of_separated_batches_by_enumeration(b, rate, steps):
 def test_a_separation_beyond_the_data_is_named():
     with pytest.raises(ValueError, match="min_separation"):
         calibrate.compare_samplers(**TASK, schemes=("b-min-sep",), min_separation=101)
+
+
+def test_what_there_is_not_is_no_default():
+    """Breaks where batches above a quarter of the records get no answer at all."""
+    every = list(calibrate.SCHEMES)
+    assert _compare._possible(100, 25, 4) == every
+    assert _compare._possible(100, 26, 4) == [s for s in every if s != "b-min-sep"]
 
 
 def _invoke(*args):

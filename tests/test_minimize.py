@@ -156,3 +156,51 @@ def test_many_targets_of_a_numerical_curve():
         assert float(delta) <= DELTA
         _, alone, _ = least(target)
         assert float(loss) == pytest.approx(float(alone), rel=1e-4)
+
+
+@pytest.mark.parametrize("start", [1e-300, 1e-12, 1e-6, 1e30])
+def test_starts_without_a_slope(start):
+    """Breaks where the powers of e that are tried end before privacy begins."""
+    found = calibrate.minimize(
+        lambda p: p["a"] ** 2 + p["b"] ** 2,
+        lambda p: jaxdp.Composed([jaxdp.Gaussian(p["a"]), jaxdp.Gaussian(p["b"])]),
+        epsilon=EPSILON,
+        delta=DELTA,
+        init={"a": start, "b": start},
+    )
+    one = calibrate.solve(jaxdp.Gaussian, epsilon=EPSILON, delta=DELTA).value
+    assert found.status == calibrate.Status.SOLVED  # 1/a^2 + 1/b^2 = 1/one^2
+    np.testing.assert_allclose(found.objective, 4.0 * one**2, rtol=1e-8)
+
+
+RENYI = {
+    "Laplace": (jaxdp.Laplace, [1.0, 4.0, 100.0], 377.7, 1.01),
+    "sampled": (
+        lambda s: jaxdp.PoissonSampled(jaxdp.Gaussian(s), 0.02),
+        [1.0, 3.0, 5.0],
+        6.398,
+        1.06,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RENYI)
+def test_moments_shape_noise(name):
+    """Breaks where the search by Rényi divergences ends far from their optimum, or nowhere.
+
+    (It was infeasible from 1, six times the least loss from 3. The least losses are those of the
+    engine; of sampled steps equal noise has 6.524.)
+    """
+    step, weights, least, share = RENYI[name]
+    found = calibrate.minimize(
+        lambda s: jnp.sum(jnp.array(weights) * s**2),
+        lambda s: jaxdp.Schedule(step(s)),
+        epsilon=1.0,
+        delta=1e-5,
+        init=jnp.ones(3),
+        vectors=True,
+        method=jaxdp.Renyi(),
+    )
+    assert found.status == calibrate.Status.SOLVED
+    assert least * (1.0 - 1e-3) <= float(found.objective) <= share * least
+    assert jaxdp.epsilon(jaxdp.Schedule(step(found.value)), 1e-5) <= 1.0

@@ -10,7 +10,7 @@ import pytest
 
 import jaxdp
 from jaxdp import training
-from jaxdp.training import _moments
+from jaxdp.training import _filter, _moments
 
 ORDERS = training.DEFAULT_ORDERS
 
@@ -479,6 +479,19 @@ def test_filters_refuse_targets_outside_their_domains(epsilon, delta, name):
     """Breaks when a filter without a meaning is built."""
     with pytest.raises((ValueError, TypeError), match=name):
         training.init_filter(epsilon=epsilon, delta=delta)
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1e-3, 1e-10), (0.05, 1e-6), (0.01, 1e-30)])
+def test_small_targets_have_an_order(epsilon, delta):
+    """Breaks where orders end too early: no step was allowed, or 3 % fewer than by others."""
+    budget = training.init_filter(epsilon=epsilon, delta=delta)
+    (alpha,) = budget.accountant.orders
+
+    def room(alpha):
+        return _filter._budgets(epsilon, delta, (alpha,))[0] / (alpha * (alpha - 1.0))
+
+    assert room(alpha) >= 0.999 * max(room(alpha * x) for x in np.geomspace(0.1, 10.0, 101))
+    assert bool(training.fits(budget, sigma=1e6))
 
 
 def test_a_filter_of_a_vast_budget_lets_everything_pass():

@@ -217,10 +217,11 @@ class RandomAllocation(Composition):
     :math:`(X_1 + \dots + X_t)/t`, read in both directions; neither bounds the other. For k > 1 the
     steps are split at random into k blocks of floor(t/k) or ceil(t/k) steps, one of each joined:
     the same choice of steps, so that by joint convexity the composition of the blocks, which is
-    the pair used from above, bounds it: at noise of 1 epsilon is up to 7 % too large ("remove"; 3 %
-    for "add"), less for less of t or more noise. From below it is the law of one statistic (see
-    `_law._subset`), within some 1 %. Epochs compose. (Feldman & Shenfeld 2025, arXiv 2502.08202:
-    Lemmas 3.1 and 3.11, with the add direction, which they leave out.)
+    the pair used from above, bounds it: where k is not far below t, epsilon is up to 7 % too large
+    in either direction (t = 3, k = 2, delta = 1e-5, at any noise), less for less of t. From below
+    it is the law of one statistic (see `_law._subset`), within some 1 %. Epochs compose. (Feldman &
+    Shenfeld 2025, arXiv 2502.08202: Lemmas 3.1 and 3.11, with the add direction, which they leave
+    out.)
 
     Methods: Numerical() (the default, the tightest), Renyi() (exact moments of integer order,
     Theorem 4.6 as a power of a power series), Decomposition() and PosteriorSampling() (Theorems 4.1

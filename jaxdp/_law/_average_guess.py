@@ -7,7 +7,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp._law import _average_atoms
-from jaxdp._law._terms import Sign, Term, either, may_add
+from jaxdp._law._terms import Sign, Term, may_add
 
 _SHARES = np.geomspace(1e-4, 1.0, 64)  # of the saddle point's tilt
 _UNTYPICAL = 20.0  # windows of ratios below the typical one count as larger by that power

@@ -156,8 +156,9 @@ def jumps_of(
         return own, own * frame.points(*two(jnp.exp(-(1.0 + theta) * s), -s / h))
 
     none = Symbol(jnp.zeros((size // 2 + 1,), jnp.complex128), jnp.zeros((3,)))
-    found = lax.cond(some, below if frame.side < 0 else above, lambda: (none, none))
-    return Jumps(*found, from_d, log_m, some)
+    symbols = below if frame.side < 0 else above
+    own, beside = lax.cond(some, symbols, lambda: (none, none))
+    return Jumps(own, beside, from_d, log_m, some)
 
 
 def at_least_one(

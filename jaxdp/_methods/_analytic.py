@@ -89,6 +89,9 @@ def _roots_of_curve(m: Mechanism, log_target: jax.Array, d: Direction, sides: Si
             root = root - 2.0 * (relative * jnp.abs(root) + absolute)
         else:  # (rounded here as there, or not)
             root = jnp.where(found, root + _ROUNDED * jnp.abs(root), jnp.inf)
+            # (Of a delta that is met at 0 the root is within the tolerance of it.)
+            none = jax.lax.stop_gradient(excess(jnp.zeros_like(root))) <= 0.0
+            root = jnp.where(none, 0.0, root)
         return jnp.where(sought, jnp.maximum(root, 0.0), jnp.inf)
 
     return tuple(one(side) for side in sides)

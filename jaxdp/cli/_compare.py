@@ -55,7 +55,7 @@ def compare(
     """
     try:
         _setting.check_plot(plot)
-        schemes = tuple(scheme or calibrate.SCHEMES)
+        schemes = tuple(scheme) if scheme else None
         with _display.saying_what_takes_long():
             found = _found(records, batch, epochs, epsilon, delta, schemes, min_separation)
         if plot is not None:
@@ -92,7 +92,7 @@ def _found(
     epochs: int,
     epsilon: float,
     delta: float,
-    schemes: tuple[str, ...],
+    schemes: tuple[str, ...] | None,
     min_separation: int,
 ) -> calibrate.Comparison:
     if not 0.0 < epsilon < math.inf:

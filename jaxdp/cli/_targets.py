@@ -172,6 +172,15 @@ def run(
     summary, total = Summary(), _stream.count_rows(path)
     size = job.piece(names, total, count)
     small = count == 1 and total < size
+    known = sink.last is None
+
+    def begun_with_it() -> None:
+        if not known:
+            raise InputError(
+                f"{output}: row {done} is done, {path} has none: --resume needs the table it was "
+                "begun with"
+            )
+
     for piece in _stream.read(path, size, index, count):
         rows = piece.column(_stream.ROW).to_numpy()
         skipped = int(np.searchsorted(rows, done, side="right"))
@@ -180,13 +189,16 @@ def run(
             (skip or advance)(skipped)
             if rows[skipped - 1] == done and sink.last is not None:
                 _check_same(job, piece.slice(skipped - 1, 1), sink.last, output)
+                known = True
             piece = piece.slice(skipped)
             if not piece.num_rows:
                 continue
+        begun_with_it()
         whole = 1 << (piece.num_rows - 1).bit_length() if small else size
         table = _calibrated(job, piece, whole, summary)
         sink.write(table)
         advance(table.num_rows)
+    begun_with_it()
     if not sink.written:  # no row is this process's: the columns at least
         sink.write(_calibrated(job, _stream.empty(path), size, summary))
     return summary

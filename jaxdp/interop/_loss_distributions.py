@@ -10,7 +10,7 @@ from jaxdp._mechanisms import Direction, Mechanism, _curve, require_mechanism
 from jaxdp._noise import LossDistribution
 
 _MOST_POINTS = 2**22
-_LADDER = np.concatenate([np.zeros(1), np.geomspace(1e-6, 1e6, 2401)])
+_LADDER = np.concatenate([np.zeros(1), np.geomspace(1e-6, 1e15, 4201)])
 _ROUNDING = 2.0**-44  # relative, of masses
 _NUDGE = 2.0**-42  # relative: more than what thresholds may be off by
 

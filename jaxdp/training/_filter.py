@@ -36,7 +36,8 @@ from jaxdp.training._accountant import (
     totals,
 )
 
-_CANDIDATES = tuple(float(a) for a in range(2, 257))
+_LARGER = np.round(np.geomspace(264.0, 65536.0, 160))  # for small targets
+_CANDIDATES = (*map(float, range(2, 257)), *_LARGER.tolist())
 _LARGEST_BUDGET = 1e30  # of epsilon: tables are kept in float32 words
 
 
@@ -83,9 +84,9 @@ def init_filter(
     Args:
       epsilon: the target, > 0, a Python number.
       delta: the target, in (0, 1), a Python number.
-      orders: Rényi orders > 1 to budget by. The default is the one order at which steps
-        with R_alpha proportional to alpha (unsampled Gaussians; about so, weakly sampled ones)
-        can spend most. With several, delta is divided among them.
+      orders: Rényi orders > 1 to budget by. The default is the one order, of up to 65536, at
+        which steps with R_alpha proportional to alpha (unsampled Gaussians; about so, weakly
+        sampled ones) can spend most. With several, delta is divided among them.
 
     Returns:
       A PyTree of fixed shape, to carry through `lax.while_loop` or `lax.scan`.

@@ -64,7 +64,7 @@ def track_privacy(
 
     Returns:
       A transformation whose `update` also accepts `noise_multiplier=` and
-      `sampling_probability=`, for settings that are known only then.
+      `sampling_probability=`, of one step, in place of those given here.
 
     Raises:
       ValueError: for known settings outside their domains, settings beside a fixed schedule, or
