@@ -239,14 +239,12 @@ def _minimize(
 
 def _curve_of(first, made, epsilon, delta, direction, method, single, checked) -> Curve:
     """The excess over the target as `approach` asks for it; checked as its user will, if so."""
-
-    def chosen_for(m):
-        chosen = _answers.resolve(m, method)
-        return chosen, checked and _answers.has_aim(m, chosen)
+    chosen = _answers.resolve(first, method)
 
     def excess(theta):
         m = made(theta)
-        chosen, aims = chosen_for(m)
+        chosen = _answers.resolve(m, method)
+        aims = checked and _answers.has_aim(m, chosen)
         value = excess_over_target(m, epsilon, delta, direction, method, aimed=aims)
         if aims or chosen._exact or not checked:
             return value
@@ -254,7 +252,7 @@ def _curve_of(first, made, epsilon, delta, direction, method, single, checked) -
         return jnp.where((value <= 0.0) & (off > 0.0), off, value)
 
     def moments(theta):
-        by = method if isinstance(method, Renyi) else Renyi()
+        by = Renyi() if chosen._reads_laws else method
         return excess_over_target(made(theta), epsilon, delta, direction, by)
 
     def rounded(theta, slopes):
@@ -263,7 +261,6 @@ def _curve_of(first, made, epsilon, delta, direction, method, single, checked) -
         up, down = (_x64.rounded(value, side, jnp.float32) for side in ("up", "down"))
         return jnp.log(jnp.where(slopes > 0.0, down, up).astype(jnp.float64))
 
-    chosen, _ = chosen_for(first)
     alone = first._structure() is first and not _curve.has_average(first)
     hinted = not chosen._exact and alone and has_cheap_moments(first)
     return Curve(
