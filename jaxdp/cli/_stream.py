@@ -202,6 +202,20 @@ class Sink:
         """Whether anything is there that says what the columns are."""
         return self._columns is not None
 
+    def rows(self) -> Iterator[dict[str, str]]:
+        """Those already there, as dictionaries of texts."""
+        if self._parts:
+            for part in sorted(self._path.glob("part-*.parquet")):
+                for row in pyarrow.parquet.ParquetFile(part).read().to_pylist():
+                    yield {name: _text(value) for name, value in row.items()}
+        elif self._path.exists():
+            with self._path.open(encoding="utf-8", newline="") as file:
+                if self._lines:
+                    for line in file:
+                        yield {name: _text(value) for name, value in json.loads(line).items()}
+                else:
+                    yield from csv.DictReader(file)
+
     def write(self, table: pa.Table) -> None:
         """Add rows; InputError if the columns are not those already there."""
         if self._columns is not None and self._columns != table.column_names:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -27,6 +27,7 @@ _SHOWN = 20  # bad rows that are also printed
 _LARGEST_COUNT = 2.0**53
 POISSON, ALLOCATION = _setting.TABLE_SCHEMES
 SETTINGS = ("epsilon", "delta", "sampling_probability", "num_steps", "sensitivity")
+_COMPARED = frozenset((_stream.ROW, *SETTINGS, "num_examples", "batch_size"))
 _CONDITIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "epsilon": ("finite and >= 0", lambda x: (x >= 0) & np.isfinite(x)),
     "delta": ("in [0, 1)", lambda x: (x >= 0) & (x < 1)),
@@ -172,55 +173,61 @@ def run(
     summary, total = Summary(), _stream.count_rows(path)
     size = job.piece(names, total, count)
     small = count == 1 and total < size
-    known = sink.last is None
-
-    def begun_with_it() -> None:
-        if not known:
-            raise InputError(
-                f"{output}: row {done} is done, {path} has none: --resume needs the table it was "
-                "begun with"
-            )
-
+    before = sink.rows()
     for piece in _stream.read(path, size, index, count):
         rows = piece.column(_stream.ROW).to_numpy()
         skipped = int(np.searchsorted(rows, done, side="right"))
         if skipped:
             summary.before += skipped
             (skip or advance)(skipped)
-            if rows[skipped - 1] == done and sink.last is not None:
-                _check_same(job, piece.slice(skipped - 1, 1), sink.last, output)
-                known = True
+            for expected in _settings(job, piece.slice(0, skipped))[0].to_pylist():
+                row = next(before, None)
+                if row != sink.last:  # (further columns are looked at once)
+                    expected = {k: v for k, v in expected.items() if k in _COMPARED}
+                _check_same(expected | _tags(job), row or {}, output)
             piece = piece.slice(skipped)
             if not piece.num_rows:
                 continue
-        begun_with_it()
+        _check_none_left(before, path, output)
         whole = 1 << (piece.num_rows - 1).bit_length() if small else size
         table = _calibrated(job, piece, whole, summary)
         sink.write(table)
         advance(table.num_rows)
-    begun_with_it()
+    _check_none_left(before, path, output)
     if not sink.written:  # no row is this process's: the columns at least
         sink.write(_calibrated(job, _stream.empty(path), size, summary))
     return summary
 
 
-def _check_same(job: Job, row: pa.Table, last: dict[str, str], output: pathlib.Path) -> None:
+def _check_same(expected: dict[str, Any], row: dict[str, str], output: pathlib.Path) -> None:
     """Refuse to continue the output of another table or of other options."""
-    expected = _settings(job, row)[0].to_pylist()[0] | _tags(job)
     for name, value in expected.items():
-        found, wanted = last.get(name), "" if value is None else str(value)
+        found, wanted = row.get(name), "" if value is None else str(value)
         if found is None or (found != wanted and not _same_number(found, wanted)):
             raise InputError(
-                f"{output}: row {last[_stream.ROW]} has {name} {found!r}, this run {wanted!r}:"
+                f"{output}: row {row.get(_stream.ROW)} has {name} {found!r}, this run {wanted!r}:"
                 " --resume needs the table and the options it was begun with"
             )
 
 
+def _check_none_left(
+    before: Iterator[dict[str, str]], path: pathlib.Path, output: pathlib.Path
+) -> None:
+    row = next(before, None)
+    if row is not None:
+        raise InputError(
+            f"{output}: row {row.get(_stream.ROW)} is done, {path} has none: --resume needs the "
+            "table it was begun with"
+        )
+
+
 def _same_number(a: str, b: str) -> bool:
+    """Whether two texts are one number (JSON has no nan: it is nothing there)."""
     try:
-        return float(a) == float(b)
+        x, y = float(a or "nan"), float(b or "nan")
     except ValueError:
         return False
+    return x == y or (math.isnan(x) and math.isnan(y))
 
 
 def _tags(job: Job) -> dict[str, str]:
