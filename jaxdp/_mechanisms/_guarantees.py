@@ -253,7 +253,7 @@ class RepeatAndSelect(OfDivergences):
             change = self.mean * jnp.tanh(0.5 * once)  # f'(p) = m e^{-m (1 - p)}
         else:
             r = jnp.expm1(self._log_odds())
-            more = 1.0 / (1.0 + jnp.exp(-once))
+            more = 1.0 / (1.0 + jnp.exp(-once))  # (logistic has no lowering in 32-bit programs)
             less = jnp.exp(-once) * more
             change = (1.0 + self.shape) * (special.log1p(r * more) - special.log1p(r * less))
         whole = jnp.where(pure, (once + change) * _ROUNDING, jnp.inf)
