@@ -240,11 +240,10 @@ def _minimize(
 def _curve_of(first, made, epsilon, delta, direction, method, single, checked) -> Curve:
     """The excess over the target as `approach` asks for it; checked as its user will, if so."""
     chosen = _answers.resolve(first, method)
+    aims = checked and _answers.has_aim(first, chosen)
 
     def excess(theta):
         m = made(theta)
-        chosen = _answers.resolve(m, method)
-        aims = checked and _answers.has_aim(m, chosen)
         value = excess_over_target(m, epsilon, delta, direction, method, aimed=aims)
         if aims or chosen._exact or not checked:
             return value

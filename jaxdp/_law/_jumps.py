@@ -111,10 +111,11 @@ def jumps_of(
     log_m, s = jnp.where(some, log_m - rough, 0.0), jnp.where(some, s - 2.0 * rough, 0.0)
     loss = from_d + offset
     weights = jnp.where(rare, one.weights, 0.0) * jnp.exp(-log_m)
+    move = jnp.minimum(2.0 * s, 0.0)
     if frame.side < 0:
         # Moving a Q-mass by l multiplies its tilted weight by e^{(1 + theta) l}. Moving to a whole
         # number of places costs up to one: of few steps only the second jump pays it.
-        now = jnp.where(few, 0.0, jnp.minimum(2.0 * s, 0.0))
+        now = jnp.where(few, 0.0, move)
         weights *= jnp.exp((1.0 + theta) * now)
         loss += now
         # (What one step has beyond the cut, where one is composed apart.)
@@ -138,7 +139,7 @@ def jumps_of(
         unit = jnp.where(apart & (unit > 0.0), unit, 1.0)
         coarse = coarsen(weights / unit, place + before, h, theta, frame.side, size) * unit
         own = frame.symbol(coarse, count_up(size) - before - about)
-        cell = jnp.where(few, jnp.floor(jnp.minimum(2.0 * s, 0.0) / h), 0.0)
+        cell = jnp.where(few, jnp.floor(move / h), 0.0)
         mass = jnp.exp((1.0 + theta) * cell * h)
         return own, own * frame.points(cell, mass, jnp.zeros_like(mass))
 
