@@ -1,12 +1,25 @@
 """A loss without constraints, minimised by an optax optimiser."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import optax
 
+from jaxdp import _checks
+
 # Steps without a lower loss after which the search ends: a line search that fails has converged,
 # a method without one may oscillate for long.
 _PATIENCE_LBFGS, _PATIENCE = 5, 60
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """ValueError unless it is one of optax's, or None."""
+    known = callable(getattr(optimizer, "init", None))
+    known = known and callable(getattr(optimizer, "update", None))
+    if optimizer is not None and not known:
+        got = _checks.shown(optimizer)
+        raise ValueError(f"optimizer must be an optax.GradientTransformation, got {got}")
 
 
 def descend(loss, theta, optimizer, max_steps, reachable):

@@ -12,7 +12,7 @@ import optax
 from jax.typing import ArrayLike
 
 from calibrate._approach import Curve, approach
-from calibrate._descend import descend
+from calibrate._descend import check_optimizer, descend
 from calibrate._recipe import recipe_of
 from calibrate._solve import (
     Status,
@@ -30,6 +30,7 @@ from jaxdp._methods import Method, Renyi, check_method
 _MARGIN = 0.5  # the search starts this far (in log parameters) outside the feasible set
 # Of the curve, and of the loss over its slopes: where the curve is exact, smooth, or has steps.
 _EXACT, _SMOOTH, _NUMERICAL = 1e-11, 1e-9, 3e-7
+_FEWEST_STEPS = 8  # of a round, that it may come to private parameters at all
 _GRAIN = 1.2e-7  # of parameters in 32 bits
 
 
@@ -106,14 +107,15 @@ def minimize(
         little cost.
       vectors: whether arrays in init are vectors of parameters of one problem (all of one
         dimension at least), for a `jaxdp.Schedule` say; else their entries are problems of a batch.
-      max_steps: most optimiser steps (of a round); the search stops by itself when the loss stops
-        falling.
+      max_steps: most optimiser steps (of a round, where it is 8 at least); the search stops by
+        itself when the loss stops falling.
 
     Returns:
       A Minimum; status 1 and nan where no parameters that meet the target were found.
 
     Raises:
-      ValueError: for known targets or init outside their domains, or scalars for vectors.
+      ValueError: for known targets or init outside their domains, scalars for vectors, an optimizer
+        that is none of optax's, or an objective that is no scalar.
 
     Example:
       >>> import calibrate, jaxdp
@@ -134,6 +136,7 @@ def minimize(
     """
     check_target(epsilon, delta, direction)
     check_method(method)
+    check_optimizer(optimizer)
     max_steps = _checks.whole_number("max_steps", max_steps, most=2**31 - 1)
     leaves, treedef = jax.tree.flatten(init)
     if not leaves:
@@ -198,7 +201,10 @@ def _minimize(
         return excess_over_target(made(theta), epsilon, delta, direction, by, aimed=aimed)
 
     def loss(theta):
-        return objective(unpack(theta), *priced)
+        value = objective(unpack(theta), *priced)
+        if jnp.shape(value):
+            raise ValueError(f"objective must return a scalar, got the shape {jnp.shape(value)}")
+        return value
 
     first = require_mechanism(made(theta))
     invalid = jnp.isnan(jnp.sum(theta) + epsilon) | (epsilon < 0.0) | ~_checks.DELTA.contains(delta)
@@ -207,7 +213,7 @@ def _minimize(
     last = chosen if method is None else method._certifier(first)
     if optimizer is None:
         curve = _curve_of(first, made, epsilon, delta, direction, method, single, last == chosen)
-        theta, found, slopes = approach(loss, curve, theta, max_steps)
+        theta, found, slopes = approach(loss, curve, theta, max(max_steps, _FEWEST_STEPS))
         ray, ok = _ray(slopes), jnp.isfinite(found)
     else:
         theta, ray, ok = _eliminated(theta, loss, excess, optimizer, max_steps)
@@ -228,6 +234,7 @@ def _minimize(
         )
         ok &= certified
         achieved = _answers.delta(mechanism, epsilon, direction, last)
+    ok &= jnp.all(jnp.isfinite(theta))  # (a loss may fall for ever)
     status = jnp.where(ok, Status.SOLVED, Status.INFEASIBLE)
     status = jnp.where(invalid, Status.INVALID, status)
     solved = status == Status.SOLVED

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from calibrate._descend import descend
+from calibrate._descend import check_optimizer, descend
 from calibrate._solution import Status
 from calibrate._solve import check_target
 from jaxdp import _checks, _queries, _roots
@@ -21,6 +21,7 @@ _ERRORS = ("mean", "max")
 _LEAST = 1e-12  # of a coefficient, for its logarithm
 _TOLERANCE = 1e-5  # of epsilon, relatively
 _MOST_LOG_SIGMA, _MOST_QUERIES = 30.0, 60
+_ROUNDS = 3
 _TILTS = (0.0, -0.5, 0.3)  # of log coefficients, for each step that they are behind
 
 
@@ -95,6 +96,7 @@ def strategy(
     """
     check_target(epsilon, delta, direction)
     check_method(method)
+    check_optimizer(optimizer)
     epsilon = _checks.number("epsilon", epsilon, _checks.POSITIVE)
     delta = _checks.number("delta", delta, _checks.OPEN_DELTA)
     _checks.check_choice("error", error, _ERRORS)
@@ -199,23 +201,35 @@ def _learn(options, theta, epsilon, delta):
     def column_of(theta):
         return jnp.concatenate([jnp.ones(1), jnp.exp(jnp.maximum(theta, np.log(_LEAST)))])
 
-    def excess(log_sigma, column):
-        lags = _strategies.lags(_strategies.Toeplitz(column), n, b)
-        candidates = _exchangeable.above(lags, jnp.exp(log_sigma), pairs=False)
-        best = _exchangeable.chosen(candidates, epsilon, None)  # one for the gradient to go through
-        return _exchangeable.log_delta_estimate(best, epsilon) - log_delta
+    def scaled(pairs, log_sigma):  # covariances fall as 1/sigma^2
+        by = jnp.exp(-2.0 * log_sigma)
+        return pairs._replace(common=pairs.common * by, pair=pairs.pair * by, own=pairs.own * by)
 
-    def loss(theta, start):
+    def best_at(log_sigma, units):
+        """The candidate that is best at this noise, for sigma = 1."""
+        best = _exchangeable.chosen(scaled(units, log_sigma), epsilon, None)
+        return scaled(best, -log_sigma)
+
+    def needed(unit, start):
+        def excess(y):
+            return _exchangeable.log_delta_estimate(scaled(unit, y), epsilon) - log_delta
+
+        return _roots.safe_root(excess, start, 0.0, 1e-9)
+
+    def loss(theta):
         column = column_of(theta)
-        log_sigma = _roots.safe_root(lambda y: excess(y, column), start, 0.0, 1e-9)
-        return 2.0 * log_sigma + jnp.log(squared_error(column, n, error)), log_sigma
+        lags = _strategies.lags(_strategies.Toeplitz(column), n, b)
+        units = _exchangeable.above(lags, jnp.ones(()))
+        frozen = jax.lax.stop_gradient(units)
+        start = 0.5 * jnp.log(jax.lax.stop_gradient(lags.largest[0]))
+        # what is best at some noise needs less, or as much: a few rounds find the least
+        near = jax.lax.fori_loop(0, _ROUNDS, lambda _, y: needed(best_at(y, frozen), y), start)
+        log_sigma = needed(best_at(near, units), near)
+        return 2.0 * log_sigma + jnp.log(squared_error(column, n, error))
 
     def search(theta):
-        start = jax.lax.stop_gradient(loss(theta, jnp.zeros(()))[1])
-        reachable = jnp.isfinite(start)
-        start = jnp.where(reachable, start, 0.0)
-        found = descend(lambda x: loss(x, start)[0], theta, optimizer, max_steps, reachable)
-        value = loss(found, start)[0]
+        found = descend(loss, theta, optimizer, max_steps, jnp.isfinite(loss(theta)))
+        value = loss(found)
         return found, jnp.where(jnp.isnan(value), jnp.inf, value)
 
     # the least of several pairs above has several minima: from a faster and a slower decay, too

@@ -30,7 +30,7 @@ def separated_sum(
     numbers are taken for smaller ones.)
     """
     free = 1.0 - (min_separation - 1) * rate
-    joins = rate / free
+    joins = min(rate / free, 1.0)  # (1 where every free record joins, rounding aside)
     mean = rate * num_steps
     most = min(-(-num_steps // min_separation), int(mean + _FAR * np.sqrt(mean) + 2.0 * _FAR))
     # chances[w, k]: w steps until it is free again, k batches so far

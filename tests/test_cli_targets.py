@@ -209,7 +209,8 @@ def test_resuming_with_another_table_is_refused(tmp_path, kind):
     table.write_text(whole)
     assert invoke(table, "--output", output).exit_code == 1
     again = invoke(table, "--output", output, "--resume")
-    assert "(and 4 done before)" in again.stdout
+    assert "(and 4 done before, 2 without a result)" in again.stdout
+    assert again.exit_code == 1  # as the run that found them
     others = {
         "1,1e-5\nnan,1e-5\n": "row 3 is done",
         "1,1e-5\nnan,1e-5\n one,1e-5\n\n4,1e-5\n": "row 4 is done",
@@ -240,6 +241,7 @@ def test_refusals(tmp_path, monkeypatch, options, problem):
     (tmp_path / "no.csv").write_text("epsilon\n1\n")
     result = invoke("no.csv", "--output", "out.csv")
     assert "no column 'delta'" in result.stderr
+    assert ".jsonl" in invoke("t.csv", "--output", "out.csv", "--json").stderr
     assert "TARGETS" in invoke("--epsilon", 1).stderr
     assert "TARGETS" in invoke("--epsilon", 1, "--delta", 1e-5, "--resume").stderr
 
@@ -266,7 +268,7 @@ def test_closed_forms_are_divided_too_and_every_output_has_columns(tmp_path):
 def test_json_lines_hold_numbers_and_are_resumed(tmp_path):
     """Breaks when a machine has to parse texts, or a torn line stays or takes a row with it."""
     table, output = tmp_path / "t.csv", tmp_path / "noise.jsonl"
-    table.write_text("name,epsilon,delta\n007,1,1e-5\nno,x,1e-5\nlast,2,1e-6\n")
+    table.write_text("name,epsilon,delta\n007,1,1e-5\nno,x,1_0\nlast,2,1e-6\n")
     assert invoke(table, "--output", output).exit_code == 1
     whole = output.read_text()
     rows = [json.loads(line) for line in whole.splitlines()]
@@ -274,7 +276,7 @@ def test_json_lines_hold_numbers_and_are_resumed(tmp_path):
     assert rows[0]["epsilon"] == 1.0
     assert rows[0]["sigma"] == pytest.approx(3.730632, rel=1e-6)
     assert rows[1]["sigma"] is None
-    assert rows[1]["epsilon"] == "x"
+    assert (rows[1]["epsilon"], rows[1]["delta"]) == ("x", "1_0")
     first = whole.splitlines(keepends=True)[0]
     output.write_text(first + '{"row": 2, "na')
     result = invoke(table, "--output", output, "--resume")

@@ -75,6 +75,15 @@ def test_the_sum_of_separated_batches_by_enumeration(b, rate, steps):
     np.testing.assert_allclose(m.sensitivities, np.arange(chances.size) / np.sqrt(steps), rtol=1e-8)
 
 
+@pytest.mark.parametrize("steps", [10, 40, 200])
+def test_the_sum_where_every_free_record_joins(steps):
+    """Breaks when a rate of 1, rounded up, leaves weights below 0: .1 / (1 - 9 * .1) > 1."""
+    m = separated_sum(2.0, 0.1, 10, steps)
+    weights = np.asarray(m.weights)
+    assert weights.min() >= 0.0
+    assert weights[steps // 10] == pytest.approx(1.0, abs=1e-12)
+
+
 def test_a_separation_beyond_the_data_is_named():
     with pytest.raises(ValueError, match="min_separation"):
         calibrate.compare_samplers(**TASK, schemes=("b-min-sep",), min_separation=101)

@@ -354,6 +354,22 @@ def test_epsilon_at_the_failure_itself(x64):
         assert slope == pytest.approx(1.0, rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("step", "delta", "direction"),
+    [
+        (jaxdp.FinitePair([0.5, 0.5], [1.0, 0.0]), 0.9, "remove"),
+        (jaxdp.FinitePair([0.9999, 0.0001], [1.0, 0.0]), 0.01, "remove"),
+        (jaxdp.LossDistribution([0.5, 2.0], np.log([0.4, 0.6])), 0.9, "add"),
+    ],
+)
+def test_epsilon_is_never_below_zero(step, delta, direction):
+    """Breaks where all finite losses are negative, the others infinite: -1.386 for 0."""
+    run = jaxdp.Repeated(step, 2)
+    assert jaxdp.delta(run, 0.0, direction=direction) <= delta
+    assert jaxdp.epsilon(run, delta, direction=direction) == 0.0
+    assert [float(x) for x in jaxdp.epsilon_bounds(run, delta, direction=direction)] == [0.0, 0.0]
+
+
 def two_sampled_gaussians(sigma, q, epsilon):
     """Delta (remove) of two steps: that of the second, beside every loss of the first."""
     mu, q = 1 / mp.mpf(sigma), mp.mpf(q)

@@ -204,3 +204,23 @@ def test_moments_shape_noise(name):
     assert found.status == calibrate.Status.SOLVED
     assert least * (1.0 - 1e-3) <= float(found.objective) <= share * least
     assert jaxdp.epsilon(jaxdp.Schedule(step(found.value)), 1e-5) <= 1.0
+
+
+def test_few_steps_still_end_at_a_private_point():
+    """Breaks when a round of one step never comes to the boundary: "infeasible"."""
+
+    def build(p):
+        return jaxdp.Composed([jaxdp.Gaussian(p["a"]), jaxdp.Gaussian(p["b"])])
+
+    def found(objective, **options):
+        init = {"a": 5.0, "b": 5.0}
+        return calibrate.minimize(objective, build, epsilon=1.0, delta=1e-5, init=init, **options)
+
+    few = found(lambda p: 3.0 * p["a"] ** 2 + p["b"] ** 2, max_steps=1)
+    assert float(few.objective) == pytest.approx(103.8825, rel=1e-4)
+    endless = found(lambda p: -p["a"])  # no least loss: not "solved" by an infinite one
+    assert endless.status == calibrate.Status.INFEASIBLE or np.isfinite(endless.value["a"])
+    with pytest.raises(ValueError, match="objective must return a scalar"):
+        found(lambda p: p["a"] * np.ones(2))
+    with pytest.raises(ValueError, match="optimizer"):
+        found(lambda p: p["a"], optimizer="adam")

@@ -177,6 +177,27 @@ def test_loss_distribution_says_what_is_infinite():
     assert "∞" not in plot.loss_distribution(LAPLACE).get_xlabel()
 
 
+@pytest.mark.parametrize(
+    ("m", "finite"),
+    [
+        (jaxdp.ApproximateDP(1.0, 0.1), 0.9),
+        (jaxdp.ApproximateDP(1.0, 1e-6), 1.0),
+        (jaxdp.FinitePair([0.6, 0.3, 0.1], [0.3, 0.7, 0.0]), 0.9),
+        (jaxdp.PoissonSampled(jaxdp.ApproximateDP(1.0, 0.01), 0.5), 0.995),
+        (jaxdp.FinitePair([0.5, 0.5], [1.0, 0.0]), 0.5),
+    ],
+)
+def test_loss_distribution_draws_all_that_is_finite(m, finite):
+    """Breaks when the largest finite loss is taken for a tail, since others are infinite."""
+    _, width, p, _ = _densities(plot.loss_distribution(m))
+    assert np.sum(np.where(p > 1.01 * p.min(), p, 0.0) * width) == pytest.approx(finite, rel=1e-4)
+
+
+def test_a_loss_that_is_always_zero_is_named():
+    with pytest.raises(ValueError, match="no finite value but 0"):
+        plot.loss_distribution(jaxdp.FinitePair([0.5, 0.5], [0.5, 0.5]))
+
+
 @pytest.mark.parametrize("curve", [plot.profile, plot.tradeoff, plot.epsilon_over_steps])
 def test_compare_tells_curves_apart_that_coincide(curve):
     same = {"one": jaxdp.Gaussian(2.0), "two": jaxdp.Gaussian(4.0, 2.0), "less": GAUSSIAN}

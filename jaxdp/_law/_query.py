@@ -228,10 +228,10 @@ def cap_epsilons(
 ) -> tuple[jax.Array, ...]:
     """Epsilon >= 0 is at most the largest finite loss where delta exceeds tau; nan is trivial.
 
-    Where delta is below tau, epsilon is infinite.
+    Where delta is below tau, epsilon is infinite. (Beside infinite losses all others may be < 0.)
     """
     largest, log_tau = (jnp.asarray(x, jnp.float64) for x in end)
-    top = jnp.where(log_delta > log_tau + 2.0**-40, largest, jnp.inf)
+    top = jnp.where(log_delta > log_tau + 2.0**-40, jnp.maximum(largest, 0.0), jnp.inf)
     fails = log_delta < log_tau - 2.0**-40
 
     def capped(bound: jax.Array, side: int) -> jax.Array:

@@ -65,7 +65,10 @@ _FREQUENCIES = 16
 _LONG, _SHORTER = 1024, 8  # so many bins, and by so much patterns of fewer blocks are shorter
 _LEAST_ENTRIES = (0.0, 0.08, 0.25, 0.5, 1.0)  # q, in units of the largest between blocks
 _PAIRS = (0.35, 0.7, 1.0)  # of the entry within a block less q
-_LEAST_SHARE = 2.0**-40  # of c in the diagonal: composed laws want some noise in each
+# Of c in the diagonal G, 2^-15 + 2^-16 G, at most 2^-10: atoms and lattices of the blocks show in
+# the slopes of composed laws, unless some noise blurs them.
+_SHARE, _SHARE_BY_SIZE, _MOST_SHARE = 2.0**-15, 2.0**-16, 2.0**-10
+_LEAST_PAIR = 2.0**-40  # of the diagonal
 _ROUNDING = 2.0**-46  # of sums of up to 2^5 roundings more than of the b entries
 _UNIT = 2.0**-52
 
@@ -164,6 +167,15 @@ def _single_bins(far: jax.Array, places: jax.Array, pattern: _Pattern) -> Exchan
     return _candidates(common, own, jnp.zeros_like(own), t, far[0])
 
 
+def _modulus(x: jax.Array, y: jax.Array) -> jax.Array:
+    """|x + iy|, with derivatives of 0 where that is 0 (those of jnp.hypot(1e-300, 0) are nan)."""
+    top = jax.lax.stop_gradient(jnp.maximum(jnp.abs(x), jnp.abs(y)))
+    some = top > 0.0
+    scale = jnp.where(some, top, 1.0)
+    square = jnp.where(some, (x / scale) ** 2 + (y / scale) ** 2, 1.0)
+    return jnp.where(some, scale * jnp.sqrt(square), 0.0)
+
+
 def _two_bins(far: jax.Array, places: jax.Array, pattern: _Pattern) -> Exchangeable:
     """Blocks of two bins, for each q and each covariance of the two."""
     t = pattern.blocks
@@ -184,7 +196,7 @@ def _two_bins(far: jax.Array, places: jax.Array, pattern: _Pattern) -> Exchangea
     pair = jnp.asarray(_PAIRS) * jnp.maximum(inner - least * (t > 1), 0.0)
     x = (crossed @ cos.T)[:, None, :] - pair[..., None]
     y = (crossed @ sin.T)[:, None, :]
-    size = jnp.hypot(jnp.where((x == 0.0) & (y == 0.0), 1e-300, x), y)
+    size = _modulus(x, y)
     sides = jnp.maximum(crossed[:, 1], least[:, 0]) + jnp.maximum(before, least[:, 0])
     sides = jnp.maximum(sides - 2.0 * least[:, 0], 0.0)[:, None]
     excess = sums[1] - inner - (t - 1) * least
@@ -197,9 +209,10 @@ def _two_bins(far: jax.Array, places: jax.Array, pattern: _Pattern) -> Exchangea
 
 def _candidates(common, pair, own, t: jax.Array, diagonal: jax.Array) -> Exchangeable:
     """Rounded up, with no part that is 0."""
-    up, floor = 1.0 + _ROUNDING, _LEAST_SHARE * diagonal
+    up, least = 1.0 + _ROUNDING, _LEAST_PAIR * diagonal
+    share = jnp.minimum(_SHARE + _SHARE_BY_SIZE * diagonal, _MOST_SHARE)
     common, pair, own = jnp.broadcast_arrays(
-        jnp.maximum(common, floor) * up, jnp.maximum(pair, floor) * up, own * up
+        jnp.maximum(common, share * diagonal) * up, jnp.maximum(pair, least) * up, own * up
     )
     return Exchangeable(common, pair, own, jnp.full_like(common, t))
 

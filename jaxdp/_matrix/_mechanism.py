@@ -63,7 +63,8 @@ class MatrixMechanism(Bracketed):
       strategy: C, as the first column (p,) of a lower triangular Toeplitz matrix of p <= n
         bands; as a matrix (n, n); or an object with `buf_decay` and `output_scale` (BLT: c_0 = 1,
         c_k = sum_i output_scale_i buf_decay_i^(k-1)), or with `materialize(n)`, those
-        of `jax_privacy.matrix_factorization` for example. Entries >= 0; not normalised.
+        of `jax_privacy.matrix_factorization` for example. Entries >= 0, of a column the first one
+        > 0; not normalised.
         (Batches of columns are for vmap: an array of two axes is a matrix.)
       sigma: standard deviation of z, > 0, for records of norm 1.
       num_steps: n; needed unless the strategy is a matrix.

@@ -152,8 +152,8 @@ def exchanged(m: Mechanism) -> Base:
     step = single(canonical_terms(m if itself else replace_one(m)))
     if step is None or not step._symmetric() or step._may_fail() or step.neighbours is not None:
         raise ValueError(
-            "mechanism must be one symmetric step with a replace-one pair (a Gaussian, Laplace "
-            f"noise, ...), got {_checks.shown(m)}"
+            "mechanism must be one symmetric step of finite losses with a replace-one pair (a "
+            f"Gaussian, Laplace noise, ...), got {_checks.shown(m)}"
         )
     return step
 

@@ -49,7 +49,7 @@ class AdditiveNoise(CustomMechanism):
     right of it: `turns` says how often at most, and is checked on a grid of some 1,500 points. They
     are good to a relative 2^-36 if f is analytic on x > 0 (and next to 0 from the right), by the
     rule of `_density`; the difference between two quadratures is measured and allowed for besides.
-    Mass further out than where f has fallen by e^-650, or than 2^400 widths of its peak, is placed
+    Mass further out than where f has fallen by e^-1800, or than 2^400 widths of its peak, is placed
     at the nearest loss. Add and remove have the same curve.
 
     Args:
@@ -58,8 +58,8 @@ class AdditiveNoise(CustomMechanism):
       parameters: what it is called with besides y: a tuple of numbers or arrays that broadcast.
         Derivatives with respect to them are taken of log_density.
       sensitivity: Delta > 0; how far a record may move the value.
-      support: the noise lies in [-support, support]; inf for all reals. Outcomes beyond support of
-        one of the two laws only have an infinite loss.
+      support: the noise lies in [-support, support]; None (a known inf) for all reals. Outcomes
+        beyond support of one of the two laws only have an infinite loss.
       tail_rate: the most by which log f falls per unit of y far out, r for tails like e^{-r y}: the
         loss there is at most r Delta. It is asked for where there is no support and the loss does
         not fall to 0 far out. (With inf the loss is unbounded, and Rényi divergences above order 1
@@ -85,7 +85,7 @@ class AdditiveNoise(CustomMechanism):
     log_density: Callable[..., jax.Array] = dataclasses.field(metadata={"static": True})
     parameters: tuple[Any, ...] = ()
     sensitivity: ArrayLike = 1.0
-    support: ArrayLike = np.inf
+    support: ArrayLike | None = None
     tail_rate: ArrayLike = np.inf
     turns: int = dataclasses.field(default=0, metadata={"static": True})
 
@@ -109,10 +109,14 @@ class AdditiveNoise(CustomMechanism):
             values.append(_checks.array_of(f"parameters[{i}]", value))
             _checks.check(f"parameters[{i}]", values[-1], _checks.REAL)
         object.__setattr__(self, "parameters", tuple(values))
-        for name, domain in _ADDITIVE_DOMAINS.items():
+        for name, domain in self._checked().items():
             value = _checks.array_of(name, getattr(self, name))
             _checks.check(name, value, domain)
             object.__setattr__(self, name, value)
+        if self.support is not None:
+            known = _checks.concrete("support", self.support)
+            if known is not None and np.all(np.isinf(known)):
+                object.__setattr__(self, "support", None)
         leaves = jax.tree.leaves(self)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
         if not traced and _devices.at_top_level():
@@ -120,11 +124,19 @@ class AdditiveNoise(CustomMechanism):
             if code:
                 raise ValueError(_REFUSALS[code - 1])
 
+    def _checked(self) -> dict[str, _checks.Domain]:
+        """What must lie where; of the support, if there is one."""
+        names = {"sensitivity": _checks.POSITIVE, "support": _WIDTH, "tail_rate": _WIDTH}
+        return {k: x for k, x in names.items() if getattr(self, k) is not None}
+
+    def _may_fail(self) -> bool:
+        return self.support is not None
+
     def _in_domain(self) -> jax.Array:
         inside = jnp.asarray(True)
         for value in self.parameters:
             inside &= jnp.isfinite(value)
-        for name, domain in _ADDITIVE_DOMAINS.items():
+        for name, domain in self._checked().items():
             inside &= domain.contains(getattr(self, name))
         return inside & (_refusal(self) == 0.0)
 
@@ -150,13 +162,6 @@ class AdditiveNoise(CustomMechanism):
         return _Law(self).table.error
 
 
-_ADDITIVE_DOMAINS = {
-    "sensitivity": _checks.POSITIVE,
-    "support": _WIDTH,
-    "tail_rate": _WIDTH,
-}
-
-
 class _Law:
     """The density's table and the pieces of the loss, of float64 scalars.
 
@@ -167,7 +172,8 @@ class _Law:
     def __init__(self, m: AdditiveNoise) -> None:
         frozen = jax.lax.stop_gradient(m)
         self.mechanism, self.shift = m, jnp.asarray(m.sensitivity, jnp.float64)
-        self.support = jnp.asarray(m.support, jnp.float64)
+        support = np.inf if m.support is None else m.support
+        self.support = jnp.asarray(support, jnp.float64)
         self.bounded = jnp.isfinite(self.support)
         self.half = 0.5 * jax.lax.stop_gradient(self.shift)
 

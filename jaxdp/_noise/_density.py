@@ -4,11 +4,12 @@ The noise has the density f(|x|)/(2 int f), f = e^h non-increasing on y >= 0. `t
 into panels on which h changes by a few units at most and y by a third of itself or of the width of
 the peak; a panel, or a part of one, is integrated by ten Gauss-Legendre nodes, which is exact to
 roundings where h is analytic on the panel and about it. That is the rule; the largest difference
-between a panel and its two halves is measured and added to the error that is stated. All sums are
+between a panel and its two halves is measured and added to the error that is stated. (Panels that
+are graded towards 0 serve h like -y^1.5, which is not analytic there.) All sums are
 of positive terms; whole panels are differences of their tail sums, which are never nearly equal.
 
-Beyond the last panel, where f has lost a factor of e^650 or y is 2^400 times the width, the mass is
-at most Y f(Y) / (kappa - 1), kappa = -Y h'(Y), if h is concave in log y from there on (exact for
+Beyond the last panel, where f has lost a factor of e^1800 or y is 2^400 times the width, the mass
+is at most Y f(Y) / (kappa - 1), kappa = -Y h'(Y), if h is concave in log y from there on (exact for
 powers). It is counted where the last panel's end is.
 
 The loss of the pair (Y + Delta, Y) at x = Delta/2 + v is L(v) = h(|v - Delta/2|) - h(v + Delta/2),
@@ -25,11 +26,12 @@ import numpy as np
 
 from jaxdp import _divergences, _special
 
-_PANELS, _NODES = 768, 10
+_PANELS, _NODES = 1024, 10
+_GRADED = 40  # of them towards 0, each half as wide as the next
 _LEGENDRE = np.polynomial.legendre.leggauss(_NODES)
 _OFFSETS, _WEIGHTS = 0.5 * (1.0 + _LEGENDRE[0]), 0.5 * _LEGENDRE[1]
 _LADDER = np.exp2(np.arange(-6400, 8001) / 16.0)  # distances at which the width is looked for
-_DROP = 650.0  # e-folds down to which the density is integrated
+_DROP = 1800.0  # e-folds down to which the density is integrated: some 600 panels
 _FARTHEST = 2.0**400  # of the width
 _CELLS = 2048  # on which panels are laid out
 _PER_FOLD, _PER_SCALE = 1.0 / 3.0, 3.0  # panels for an e-fold of f, and of y
@@ -94,7 +96,9 @@ def table(h: LogDensity, frozen: LogDensity, support: jax.Array, reach: jax.Arra
     finite = jnp.isfinite(values[0]) & ~jnp.any(jnp.isnan(values)) & jnp.isfinite(width)
     steps = _PER_FOLD * jnp.clip(jnp.abs(change), 0.0, 1e6) + _PER_SCALE * (t[1:] - t[:-1])
     needed = jnp.concatenate([jnp.zeros(1), jnp.cumsum(steps)])
-    edges = jnp.interp(needed[-1] * np.linspace(0.0, 1.0, _PANELS + 1), needed, y)
+    even = np.linspace(0.0, 1.0, _PANELS - _GRADED + 1)
+    edges = jnp.interp(needed[-1] * even, needed, y)
+    edges = jnp.concatenate([edges[:1], edges[1] * 0.5 ** np.arange(_GRADED, 0, -1), edges[1:]])
     edges = jax.lax.stop_gradient(edges.at[0].set(0.0).at[-1].set(end))
     # (The end of the support carries a derivative.)
     edges = edges.at[-1].add(jnp.where(jnp.isfinite(edge), support - edge, 0.0))

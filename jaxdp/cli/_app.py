@@ -127,7 +127,8 @@ def calibrate(
 
     For a table of TARGETS, of any length. Columns: epsilon, delta, sampling_probability (or
     num_examples and batch_size), num_steps, sensitivity; the options stand in for columns that
-    are missing, further columns are carried to the output. Batches are Poisson samples, or, with
+    are missing, further columns are carried to the output (but one named like a result is replaced
+    by it). Batches are Poisson samples, or, with
     --scheme "random allocation", T steps count as ceil(T/t) epochs of t = round(1/q) steps, each
     record in one of them. The output, a .csv or .jsonl file or a
     .parquet folder of parts, has the row's number, all its settings, sigma (or scale),
@@ -154,6 +155,8 @@ def calibrate(
         if targets is not None:
             if training.given or plot is not None:
                 raise InputError("--records and --plot are for one target: a table has columns")
+            if as_json:
+                raise InputError("--json is for one target: a table's --output may end in .jsonl")
             defaults = {k: v for k, v in run.shown.items() if k != "mechanism"}
             job = _targets.Job(
                 mechanism == _setting.Mechanism.LAPLACE,

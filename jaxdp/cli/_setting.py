@@ -262,9 +262,11 @@ def check_epsilon(epsilon: float) -> None:
 
 
 def check_plot(path: pathlib.Path | None) -> None:
-    """Refuse a picture of another format before anything is computed."""
+    """Refuse a picture of another format, or in no folder, before anything is computed."""
     if path is not None and path.suffix not in PLOT_SUFFIXES:
         raise InputError(f"--plot must end in one of {', '.join(PLOT_SUFFIXES)}, got {path.name}")
+    if path is not None and not path.absolute().parent.is_dir():
+        raise InputError(f"{path}: there is no folder {path.parent}")
 
 
 def draw_profile(m: jaxdp.Mechanism, path: pathlib.Path) -> None:

@@ -20,6 +20,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from jaxdp.cli._display import InputError, json_number
+from jaxdp.cli._table import number
 
 ROW, ERROR = "row", "error"  # columns added to what is read; ERROR is dropped again
 _BLOCK = 1 << 22  # bytes of CSV parsed at a time
@@ -122,19 +123,23 @@ def _csv(path: pathlib.Path, names: list[str]) -> Iterator[pa.Table]:
     }
     done = 0
     try:
-        for batch in pyarrow.csv.open_csv(path, **options):
-            table = pa.Table.from_batches([batch]).rename_columns(names)
-            rows = np.arange(done + 1, done + 1 + table.num_rows + len(malformed))
-            rows = rows[~np.isin(rows, list(malformed))][: table.num_rows]
-            if table.num_rows:
-                done = int(rows[-1])
-            blank = np.logical_and.reduce([np.asarray(c.to_pylist()) == "" for c in table.columns])
-            whole = _numbered(table.filter(~blank), rows[~blank])
-            bad = [(n, malformed.pop(n)) for n in sorted(malformed) if n < done]
-            if bad:
-                whole = pa.concat_tables([whole, _placeholders(whole, bad)]).sort_by(ROW)
-            if whole.num_rows:
-                yield whole
+        # closed: it reads ahead, in a thread that must not outlive the program
+        with pyarrow.csv.open_csv(path, **options) as batches:
+            for batch in batches:
+                table = pa.Table.from_batches([batch]).rename_columns(names)
+                rows = np.arange(done + 1, done + 1 + table.num_rows + len(malformed))
+                rows = rows[~np.isin(rows, list(malformed))][: table.num_rows]
+                if table.num_rows:
+                    done = int(rows[-1])
+                blank = np.logical_and.reduce(
+                    [np.asarray(c.to_pylist()) == "" for c in table.columns]
+                )
+                whole = _numbered(table.filter(~blank), rows[~blank])
+                bad = [(n, malformed.pop(n)) for n in sorted(malformed) if n < done]
+                if bad:
+                    whole = pa.concat_tables([whole, _placeholders(whole, bad)]).sort_by(ROW)
+                if whole.num_rows:
+                    yield whole
         if malformed:
             empty = _numbered(pa.table({n: pa.array([], pa.string()) for n in names}), np.arange(0))
             yield _placeholders(empty, sorted(malformed.items()))
@@ -246,7 +251,7 @@ class Sink:
         for name, value in row.items():
             if name in self._numbers and isinstance(value, str):
                 with contextlib.suppress(ValueError):
-                    value = float(value)
+                    value = number(value)
             clean[name] = json_number(value) if isinstance(value, float) else value
         return json.dumps(clean, allow_nan=False, ensure_ascii=False, default=str) + "\n"
 

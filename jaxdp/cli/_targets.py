@@ -132,10 +132,14 @@ class Job:
 
 @dataclasses.dataclass
 class Summary:
-    """What came of a table; of the rows of this run, `before` having been done by earlier ones."""
+    """What came of a table: of the rows of this run, and how many earlier runs had done.
+
+    Of those `before`, `missed_before` have no result.
+    """
 
     rows: int = 0
     before: int = 0
+    missed_before: int = 0
     solved: int = 0
     bad: list[str] = dataclasses.field(default_factory=list)
     bad_count: int = 0
@@ -182,6 +186,7 @@ def run(
             (skip or advance)(skipped)
             for expected in _settings(job, piece.slice(0, skipped))[0].to_pylist():
                 row = next(before, None)
+                summary.missed_before += not (row or {}).get(job.noise_name)
                 if row != sink.last:  # (further columns are looked at once)
                     expected = {k: v for k, v in expected.items() if k in _COMPARED}
                 _check_same(expected | _tags(job), row or {}, output)

@@ -148,10 +148,11 @@ def run(
         print(line, file=sys.stderr)
     if summary.bad_count > len(summary.bad):
         print(f"and {summary.bad_count - len(summary.bad)} more bad rows", file=sys.stderr)
-    before = f" (and {summary.before} done before)" if summary.before else ""
+    missed = f", {summary.missed_before} without a result" if summary.missed_before else ""
+    before = f" (and {summary.before} done before{missed})" if summary.before else ""
     print(
         f"{summary.rows} rows: {summary.solved} calibrated,"
         f" {summary.rows - summary.solved - summary.bad_count} infeasible,"
         f" {summary.bad_count} bad{before}; written: {output}"
     )
-    return summary.solved == summary.rows
+    return summary.solved == summary.rows and not summary.missed_before

@@ -26,6 +26,17 @@ from jaxdp.interop._loss_distributions import (
     to_privacy_loss_distribution as to_privacy_loss_distribution,
 )
 
+__all__ = [
+    "Accountant",
+    "AccountantConfig",
+    "OpacusAccountant",
+    "UnsupportedEvent",
+    "from_batch_selection",
+    "from_dp_event",
+    "from_privacy_loss_distribution",
+    "to_privacy_loss_distribution",
+]
+
 _LAZY = {
     "AccountantConfig": ("jaxdp.interop._jax_privacy", "jax_privacy", "jax-privacy"),
     "OpacusAccountant": ("jaxdp.interop._opacus", "opacus", "opacus"),

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jaxdp import _checks
-from jaxdp._mechanisms import Mechanism, Schedule
+from jaxdp._mechanisms import Mechanism, Schedule, _curve
 from jaxdp._methods import Method
 from jaxdp.plot import _axes, _sample
 
@@ -43,7 +43,7 @@ def loss_distribution(
 
     Raises:
       ValueError: for a batch of mechanisms, a delta outside its domain, another direction, a
-        method that cannot answer, or a loss that is always beyond 600. TypeError: if m is no
+        method that cannot answer, or a loss that is always 0 or beyond 600. TypeError: if m is no
         mechanism. ImportError: without matplotlib.
 
     Example:
@@ -56,11 +56,13 @@ def loss_distribution(
     _checks.check_choice("direction", direction, ("remove", "add"))
     delta = _checks.number("delta", delta, _checks.OPEN_DELTA)
     other = "add" if direction == "remove" else "remove"
+    if max(_largest_finite(m, d) for d in (direction, other)) <= _sample.LEAST_REACH:
+        raise ValueError("m: the privacy loss has no finite value but 0")
     right = _half(m, direction, method)
     left = right if m._symmetric() else _half(m, other, method)
     losses, log_mass = _masses(left, right)
     for end, d in ((0, other), (-1, direction)):  # where losses go on, the last point holds them
-        if abs(losses[end]) < _sample.largest_loss(m, d):
+        if abs(losses[end]) < _largest_finite(m, d):
             log_mass[end] = -np.inf
     edges = _edges(losses)
     width = np.diff(edges)
@@ -166,14 +168,25 @@ def _name(path: tuple[Any, ...]) -> str:
 
 def _half(m: Mechanism, direction: str, method: Method | None) -> tuple[np.ndarray, np.ndarray]:
     """Losses from 0 on, and the log of the curve there."""
-    largest = _sample.largest_loss(m, direction)
+    largest = _largest_finite(m, direction)
 
     def log_curve(epsilon: np.ndarray) -> np.ndarray:
         return _sample.log_delta(m, epsilon, direction, method)
 
-    end = min(_sample.reach(log_curve, _LEAST_TAIL, largest), _LARGEST)
+    infinite = np.exp(_sample.float64(lambda: m._log_failure(direction)))
+
+    def log_rest(epsilon: np.ndarray) -> np.ndarray:  # what finite losses make of the curve
+        rest = np.exp(log_curve(epsilon)) - infinite
+        return np.log(np.maximum(rest, np.finfo(float).tiny))
+
+    end = min(_sample.reach(log_rest, _LEAST_TAIL, largest), _LARGEST)
     losses = np.linspace(0.0, end, _sample.POINTS)
     return losses, log_curve(losses)
+
+
+def _largest_finite(m: Mechanism, direction: str) -> float:
+    """The largest finite loss, or more; inf where losses go on."""
+    return float(_sample.float64(lambda: _curve.end(m, direction)[0]))
 
 
 def _masses(

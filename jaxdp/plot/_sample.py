@@ -12,7 +12,7 @@ from jaxdp._methods import Method
 
 POINTS = 65  # one number for all pictures of a mechanism, so that they share programs
 _SCAN = np.concatenate([[0.0], np.geomspace(1e-9, 1e7, POINTS - 1)])
-_LEAST_REACH = 1e-12
+LEAST_REACH = 1e-12
 
 
 def one(m: Mechanism) -> Mechanism:
@@ -59,4 +59,4 @@ def reach(log_curve: Callable[[np.ndarray], np.ndarray], least: float, largest: 
         last = int(np.flatnonzero(values <= target)[0])
         found = float(points[last])
         points = np.linspace(points[max(last - 1, 0)], points[last], POINTS)
-    return min(max(found, _LEAST_REACH), largest)
+    return min(max(found, LEAST_REACH), largest)

@@ -222,6 +222,21 @@ def test_gradients_of_the_engine_agree_with_differences(in_float64):
 
 
 @pytest.mark.parametrize(
+    ("column", "steps", "bins", "sigma"), [([1.0, 0.5], 4, 2, 3.0), (np.ones(4), 8, 4, 10.0)]
+)
+def test_gradients_of_one_block(column, steps, bins, sigma, in_float64):
+    """Breaks where the modulus of an eigenvalue is 0: nan, by ordinary settings of few bins."""
+
+    def epsilon(log_sigma):
+        m = jaxdp.MatrixMechanism(column, jnp.exp(log_sigma), num_steps=steps, num_bins=bins)
+        return jaxdp.epsilon(m, 1e-5, direction="remove")
+
+    at, h = np.log(sigma), 0.01
+    secant = (epsilon(at + h) - epsilon(at - h)) / (2.0 * h)
+    assert jax.grad(epsilon)(at) == pytest.approx(float(secant), rel=5e-3)
+
+
+@pytest.mark.parametrize(
     "sampling",
     [
         {"sampling": "fixed", "num_bins": 20},

@@ -115,3 +115,45 @@ def test_known_numbers_within_a_program():
         return jaxdp.delta(refused[0](refused[1]), epsilon)
 
     assert np.isnan(jax.jit(nothing)(0.1))
+
+
+def steep(y, scale):
+    return -((y / scale) ** 1.5)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "truth"),
+    [(1.0, "-5.50594974"), (6.0, "-517.62741"), (7.0, "-818.6254"), (8.0, "-1219.1176")],
+)
+def test_unbounded_losses_far_out(epsilon, truth):
+    """Breaks when mass beyond e^-650 is lost (-inf from 7 on), or y^1.5 next to 0 is not resolved.
+
+    Truths by quadrature from the outcome of that loss.
+    """
+    noise = jaxdp.AdditiveNoise(steep, (2.0,))
+    assert float(noise.mass_error()) < 1e-10  # 7e-8 by even panels
+    x = mp.findroot(lambda x: (x**1.5 - abs(x - 1) ** 1.5) / 2**1.5 - epsilon, 2 * epsilon**2 + 0.5)
+    first, second = (
+        mp.quad(lambda y, a=a: mp.exp(-(((y - a) / 2) ** 1.5)), mp.linspace(x, x + 60, 61))
+        for a in (1, 0)
+    )
+    norm = 2 * mp.quad(lambda y: mp.exp(-((y / 2) ** 1.5)), [0, 1, 4, mp.inf])
+    exact = mp.log((first - mp.exp(epsilon) * second) / norm)
+    assert exact == pytest.approx(mpf(truth), rel=1e-6)
+    assert exact <= float(jaxdp.log_delta(noise, epsilon)) <= exact + 1e-6 * abs(exact)
+
+
+def test_noise_without_a_support_has_no_infinite_loss():
+    """Breaks when a support that there is not refuses what needs finite losses."""
+    noise = jaxdp.AdditiveNoise(own.gaussian, (3.0,))
+    assert noise == jaxdp.AdditiveNoise(own.gaussian, (3.0,), support=np.inf)
+    batch = jaxdp.FixedSizeSampled(noise, 0.1)
+    exact = jaxdp.FixedSizeSampled(jaxdp.Gaussian(3.0), 0.1)
+    assert jaxdp.epsilon(batch, 1e-6) == pytest.approx(float(jaxdp.epsilon(exact, 1e-6)), rel=1e-6)
+    bounded = jaxdp.AdditiveNoise(own.gaussian, (3.0,), support=9.0)
+    with pytest.raises(ValueError, match="finite losses"):
+        jaxdp.FixedSizeSampled(bounded, 0.1)
+    both = jaxdp.delta(
+        jaxdp.AdditiveNoise(own.gaussian, (3.0,), support=np.array([9.0, np.inf])), 1
+    )
+    assert both[0] > both[1] == pytest.approx(float(jaxdp.delta(noise, 1.0)), rel=1e-9)
