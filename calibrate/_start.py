@@ -10,6 +10,7 @@ from jaxdp import _lanes, _roots
 
 _PROBES, _PROBE_BITS = 24, 5
 _PROBE_RUN, _PROBE_FAR = 0.05, 1.0
+_MOST_FOLDS = 40.0  # e-folds to a root: slopes that lead further are those of noise far out
 # Of log(value), for roots of estimates: a rough one that another follows, or none; a fine one.
 _ROUGH_TOLERANCE, _ESTIMATE_TOLERANCE, _FINE_TOLERANCE = 3e-2, 1e-3, 3e-3
 
@@ -44,18 +45,19 @@ def probe(excess, low, high, differences, valid, lanes):
         opposed |= (value > 0.0) & (jnp.maximum(left, right) <= 0.0)
         turned = jnp.where(left > right, slope > 0.0, (left < right) & (slope < 0.0))
         wide = jnp.where(jnp.isfinite(wide), wide, jnp.where(left > right, -1.0, 1.0))
-        return value, jnp.where(opposed, jnp.nan, jnp.where(turned, wide, slope))
+        slope = jnp.where(opposed, jnp.nan, jnp.where(turned, wide, slope))
+        return value, slope, jnp.minimum(jnp.abs(slope), jnp.abs(wide))
 
     def body(state):
         index, *_, met, missed, found = state
         # van der Corput: 1/2, 1/4, 3/4, 1/8, ...
         fraction = sum(((index >> k) & 1) * 0.5 ** (k + 1) for k in range(_PROBE_BITS))
         x = low + (high - low) * fraction
-        value, slope = value_and_slope(x)
+        value, slope, least = value_and_slope(x)
         usable = jnp.isfinite(value) & jnp.isfinite(slope) & (slope != 0.0)
         if differences:  # of an estimate, whose noise is a slope too: it has to lead to a root
             root = x - value / jnp.where(usable, slope, 1.0)
-            usable &= (root > low) & (root < high)
+            usable &= (root > low) & (root < high) & (jnp.abs(value) <= _MOST_FOLDS * least)
         beyond = (value <= 0.0) & jnp.stack([x < met[0], x > met[1]])
         found = jnp.where(beyond, value, found)
         met = _reach(met, value <= 0.0, x)

@@ -322,6 +322,25 @@ def test_targets_of_long_allocations_are_solved_in_batches_of_any_size():
     np.testing.assert_allclose(got.value, np.array([0.775385, 0.737126, 0.984519])[rows], rtol=1e-4)
 
 
+def test_numbers_of_steps_beyond_which_nothing_changes():
+    """Breaks when the noise of an estimate that is flat far out counts as its slope.
+
+    In batches of other sizes than one: 347005 steps for 154.07, or "infeasible".
+    """
+    sigma = np.array([10.817217372872376, 9.651352652982446, 9.651352652982446])
+    epsilon = np.array([0.29814799023536426, 0.05034831864686602, 0.05034831864686602])
+    delta = np.array([8.198378174315419e-08, 1.2223851998019462e-12, 1.2223851998019462e-12])
+
+    def build(steps, sigma):
+        return jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), steps)
+
+    with jax.enable_x64(True):
+        got = calibrate.solve(
+            build, epsilon=epsilon, delta=delta, args=(sigma,), direction="remove"
+        )
+        np.testing.assert_allclose(got.value, [1.879324, 154.0713, 154.0713], rtol=1e-5)
+
+
 def test_bracket_around_the_root():
     """Breaks when a bracket changes the answer it holds."""
     got = calibrate.solve(jaxdp.Gaussian, epsilon=1.0, delta=1e-5, bracket=(3.7, 3.8))

@@ -28,8 +28,6 @@ from jaxdp.interop._loss_distributions import (
 
 __all__ = [
     "Accountant",
-    "AccountantConfig",
-    "OpacusAccountant",
     "UnsupportedEvent",
     "from_batch_selection",
     "from_dp_event",
