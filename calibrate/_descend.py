@@ -23,7 +23,7 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def descend(loss, theta, optimizer, max_steps, reachable):
-    """Minimise an unconstrained loss by an optax optimiser; the best point seen."""
+    """Minimise an unconstrained loss by an optax optimiser: the best point seen, the loss there."""
     patience = _PATIENCE_LBFGS if optimizer is None else _PATIENCE
     optimizer = optax.with_extra_args_support(optimizer or optax.lbfgs())
     value_and_grad = jax.value_and_grad(loss)
@@ -38,7 +38,7 @@ def descend(loss, theta, optimizer, max_steps, reachable):
             grad, opt_state, theta, value=value, grad=grad, value_fn=loss
         )
         theta = optax.apply_updates(theta, updates)
-        stalled = jnp.where(gain | jnp.isinf(best_value), 0, stalled + 1)
+        stalled = jnp.where(gain, 0, stalled + 1)
         return theta, opt_state, best, best_value, stalled, count + 1
 
     def going(state):
@@ -47,4 +47,4 @@ def descend(loss, theta, optimizer, max_steps, reachable):
     zero = jnp.zeros((), jnp.int32)
     inf = jnp.asarray(jnp.inf, jnp.float64)
     state = (theta, optimizer.init(theta), theta, inf, zero, zero)
-    return jax.lax.while_loop(going, body, state)[2]
+    return jax.lax.while_loop(going, body, state)[2:4]

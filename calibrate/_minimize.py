@@ -299,7 +299,7 @@ def _eliminated(theta, loss, excess, optimizer, max_steps):
     start = _distance(excess, theta, ray)
     reachable = jnp.isfinite(start)
     theta = theta + (jnp.where(reachable, start, 0.0) - _MARGIN) * ray
-    found = descend(lambda x: loss(feasible(x)), theta, optimizer, max_steps, reachable)
+    found, _ = descend(lambda x: loss(feasible(x)), theta, optimizer, max_steps, reachable)
     return feasible(found), ray, reachable
 
 

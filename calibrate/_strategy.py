@@ -228,9 +228,7 @@ def _learn(options, theta, epsilon, delta):
         return 2.0 * log_sigma + jnp.log(squared_error(column, n, error))
 
     def search(theta):
-        found = descend(loss, theta, optimizer, max_steps, jnp.isfinite(loss(theta)))
-        value = loss(found)
-        return found, jnp.where(jnp.isnan(value), jnp.inf, value)
+        return descend(loss, theta, optimizer, max_steps, jnp.asarray(True))
 
     # the least of several pairs above has several minima: from a faster and a slower decay, too
     tilts = jnp.asarray(_TILTS)[:, None] * jnp.arange(1, theta.size + 1)
