@@ -43,9 +43,12 @@ def test_the_search_finds_the_best_of_a_grid(in_float64):
             values = jax.vmap(lambda x: _exchangeable.log_delta_estimate(x, epsilon))(candidates)
             return jnp.min(values)
 
-        sigmas = jnp.geomspace(1.5, 8.0, 400)
-        met = jax.lax.map(at, sigmas) <= jnp.log(delta)
-        sigma = jnp.min(jnp.where(met, sigmas, jnp.inf))
+        def halve(_, ends):
+            middle = jnp.sqrt(ends[0] * ends[1])
+            met = at(middle) <= jnp.log(delta)
+            return jnp.where(met, ends[0], middle), jnp.where(met, middle, ends[1])
+
+        sigma = jax.lax.fori_loop(0, 30, halve, (jnp.float64(1.5), jnp.float64(8.0)))[1]
         return sigma * jnp.sqrt(_strategy.squared_error(column, n, "mean"))
 
     grid = np.linspace(0.05, 0.99, 20)
