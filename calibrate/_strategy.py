@@ -21,7 +21,7 @@ _ERRORS = ("mean", "max")
 _LEAST = 1e-12  # of a coefficient, for its logarithm
 _TOLERANCE = 1e-5  # of epsilon, relatively
 _MOST_LOG_SIGMA, _MOST_QUERIES = 30.0, 60
-_ROUNDS = 3
+_ROUNDS = 3  # of the choice of a pair and its noise
 _TILTS = (0.0, -0.5, 0.3)  # of log coefficients, for each step that they are behind
 
 

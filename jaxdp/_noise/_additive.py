@@ -115,7 +115,7 @@ class AdditiveNoise(CustomMechanism):
             object.__setattr__(self, name, value)
         if self.support is not None:
             known = _checks.concrete("support", self.support)
-            if known is not None and np.all(np.isinf(known)):
+            if known is not None and np.ndim(known) == 0 and np.isinf(known):
                 object.__setattr__(self, "support", None)
         leaves = jax.tree.leaves(self)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
@@ -126,8 +126,10 @@ class AdditiveNoise(CustomMechanism):
 
     def _checked(self) -> dict[str, _checks.Domain]:
         """What must lie where; of the support, if there is one."""
-        names = {"sensitivity": _checks.POSITIVE, "support": _WIDTH, "tail_rate": _WIDTH}
-        return {k: x for k, x in names.items() if getattr(self, k) is not None}
+        domains = {"sensitivity": _checks.POSITIVE, "support": _WIDTH, "tail_rate": _WIDTH}
+        if self.support is None:
+            del domains["support"]
+        return domains
 
     def _may_fail(self) -> bool:
         return self.support is not None

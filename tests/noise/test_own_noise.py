@@ -157,3 +157,5 @@ def test_noise_without_a_support_has_no_infinite_loss():
         jaxdp.AdditiveNoise(own.gaussian, (3.0,), support=np.array([9.0, np.inf])), 1
     )
     assert both[0] > both[1] == pytest.approx(float(jaxdp.delta(noise, 1.0)), rel=1e-9)
+    every = jaxdp.AdditiveNoise(own.gaussian, (3.0,), support=np.full(2, np.inf))
+    assert jaxdp.delta(every, 1.0).shape == (2,)  # a batch stays one
