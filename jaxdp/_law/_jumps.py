@@ -14,6 +14,7 @@ from jaxdp._law._saddle import log_price
 from jaxdp._law._step import OneStep
 from jaxdp._law._symbols import Frame, Power, Symbol, count_up, log_mgf_of
 
+_HAIR = 2.0**-44  # times the number of points: more than places are rounded by
 _DUST = 1e-12  # of the largest weight
 
 
@@ -33,8 +34,10 @@ def coarsen(
     inside = (place >= 0.0) & (place < size)
     place = jnp.where(inside, place, 0.0)
     weights = jnp.where(inside, weights, 0.0)
-    cell = jnp.floor(place)
-    offset = (place - cell) * spacing
+    # Above, what lies a hair below a node counts there: a compiler may work a place out twice, each
+    # otherwise rounded, and an atom have the cell of one and the offset of another.
+    cell = jnp.floor(place + (_HAIR * size if side > 0 else 0.0))
+    offset = jnp.maximum(place - cell, 0.0) * spacing
     at_node = weights * jnp.exp(-theta * offset)  # P-mass, in the units of the left node
     if side > 0:
         left, right = _discretise.split(offset, spacing)
