@@ -56,13 +56,14 @@ def loss_distribution(
     _checks.check_choice("direction", direction, ("remove", "add"))
     delta = _checks.number("delta", delta, _checks.OPEN_DELTA)
     other = "add" if direction == "remove" else "remove"
-    if max(_largest_finite(m, d) for d in (direction, other)) <= _sample.LEAST_REACH:
+    largest = [_largest_finite(m, d) for d in (other, direction)]
+    if max(largest) <= _sample.LEAST_REACH:
         raise ValueError("m: the privacy loss has no finite value but 0")
-    right = _half(m, direction, method)
-    left = right if m._symmetric() else _half(m, other, method)
+    right = _half(m, direction, method, largest[1])
+    left = right if m._symmetric() else _half(m, other, method, largest[0])
     losses, log_mass = _masses(left, right)
-    for end, d in ((0, other), (-1, direction)):  # where losses go on, the last point holds them
-        if abs(losses[end]) < _largest_finite(m, d):
+    for end in (0, -1):  # where losses go on, the last point holds them
+        if abs(losses[end]) < largest[end]:
             log_mass[end] = -np.inf
     edges = _edges(losses)
     width = np.diff(edges)
@@ -166,9 +167,10 @@ def _name(path: tuple[Any, ...]) -> str:
     return str(getattr(path[-1], "name", path[-1]))
 
 
-def _half(m: Mechanism, direction: str, method: Method | None) -> tuple[np.ndarray, np.ndarray]:
-    """Losses from 0 on, and the log of the curve there."""
-    largest = _largest_finite(m, direction)
+def _half(
+    m: Mechanism, direction: str, method: Method | None, largest: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Losses from 0 on, up to the largest finite one at most, and the log of the curve there."""
 
     def log_curve(epsilon: np.ndarray) -> np.ndarray:
         return _sample.log_delta(m, epsilon, direction, method)
