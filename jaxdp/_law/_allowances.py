@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from jaxdp._law import _places
+
 UNIT = 2.0**-53  # half a unit in the last place of 1
 # Exponentials whose argument is further than this below the largest underflow.
 _RANGE = 745
@@ -169,6 +171,14 @@ def positions(count: ArrayLike, span: ArrayLike) -> jax.Array:
     another 2 u: 8 u hold them.
     """
     return 8.0 * UNIT * count * span
+
+
+def moved_up(blocks: ArrayLike, window: ArrayLike) -> jax.Array:
+    """Absolute, of a loss that `_jumps.coarsen` raised: the law of a block, and up to three jumps.
+
+    Each by two hairs of the window. (The blocks, and what is left over of one.)
+    """
+    return 2.0 * _places.HAIR * 4.0 * (_size(blocks) + 2.0) * _size(window)
 
 
 def masses(log_q: ArrayLike, log_p: ArrayLike) -> jax.Array:

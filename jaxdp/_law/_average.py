@@ -40,11 +40,12 @@ import numpy as np
 from jax import lax
 
 from jaxdp._divergences import log_add, log_positive
-from jaxdp._law import _allowances, _average_grid
+from jaxdp._law import _allowances, _average_grid, _places
 from jaxdp._law._average_end import Bare
-from jaxdp._law._average_fft import cyclic_power, wrap
+from jaxdp._law._average_fft import cyclic_power
 from jaxdp._law._average_tilt import AveragePlan
 from jaxdp._law._grid import ladder
+from jaxdp._law._places import wrap
 from jaxdp._law._terms import Sign, Term
 
 _DENSITY = 64
@@ -122,7 +123,7 @@ def total(
     origin = s * steps * middle
     moved = lax.stop_gradient(s * steps * plan.middle - origin)
     ends = steps * jnp.sort(s * jnp.stack([-lattice.middle, lattice.top - lattice.middle]))
-    first = jnp.maximum(jnp.floor((plan.low + moved) / h) - 2.0, ends[0])
+    first = jnp.maximum(_places.floor((plan.low + moved) / h) - 2.0, ends[0])
     at = first + jnp.arange(size, dtype=jnp.float64)
     possible = (at >= ends[0] - 0.5) & (at <= ends[1] + 0.5)
     weights_out = jnp.where(possible, powered[wrap(at, size)], 0.0)

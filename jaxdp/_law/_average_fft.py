@@ -20,12 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxdp._law import _allowances
+from jaxdp._law._places import wrap
 from jaxdp._special import log1p
-
-
-def wrap(index: jax.Array, size: int) -> jax.Array:
-    """An integer place modulo size."""
-    return (index - size * jnp.floor(index / size)).astype(jnp.int32)
 
 
 def cyclic_power(

@@ -57,7 +57,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from jaxdp._divergences import exp_log, log_positive
-from jaxdp._law import _allowances
+from jaxdp._law import _allowances, _places
 from jaxdp._law._terms import Sign, Term, either
 
 Masses = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
@@ -161,12 +161,12 @@ def _lattice(
 ) -> Lattice:
     """Anchored at low, with a finite high end (up to `largest`) on the lattice too."""
     ends = (high <= largest * (1.0 + 1e-12)) & (high > low)
-    steps = jnp.floor((high - low) / spacing)
+    steps = _places.floor((high - low) / spacing)
     ends &= steps >= 1.0
     spacing = jnp.where(ends, (high - low) / jnp.maximum(steps, 1.0), spacing)
-    top = jnp.where(ends, steps, jnp.ceil((largest - low) / spacing))
+    top = jnp.where(ends, steps, _places.ceil((largest - low) / spacing))
     top = jnp.maximum(top, 1.0)
-    middle = jnp.clip(jnp.round((middle - low) / spacing), 0.0, top)
+    middle = jnp.clip(_places.nearest((middle - low) / spacing), 0.0, top)
     return Lattice(low, spacing, middle, top)
 
 
@@ -177,7 +177,7 @@ def _on_lattice(term: Term, low: jax.Array, spacing: jax.Array) -> tuple[jax.Arr
     """
     least = lax.stop_gradient(exp_log(jnp.asarray(term.support[0], jnp.float64)))
     least = least * (1.0 - _allowances.ratio_nudge(least))
-    place = jnp.floor(least / spacing)
+    place = _places.floor(least / spacing)
     some = (least > low) & (place >= 4.0) & (least < jnp.inf)
     place = jnp.where(some, place, 0.0)
     return jnp.where(some, least / jnp.maximum(place, 1.0), spacing), place
@@ -317,7 +317,7 @@ def lower(
     cut, atom, anchor, heavy = _anchor(term, cut, heavy, spacing, s)
     high *= 1.0 - s * _allowances.ratio_nudge(high)
     gap = jnp.where(heavy > cut, heavy - anchor, 0.0)
-    place = jnp.floor(lax.stop_gradient(gap / spacing))
+    place = _places.floor(lax.stop_gradient(gap / spacing))
     alone = place >= _APART
     spacing = jnp.where(alone, gap / jnp.maximum(place, 1.0), spacing)
     lattice = _lattice(anchor, jnp.where(alone, jnp.inf, high), largest, spacing, middle)

@@ -33,7 +33,7 @@ import numpy as np
 from jax import lax
 
 from jaxdp._divergences import exp_log, log_positive
-from jaxdp._law import _allowances
+from jaxdp._law import _allowances, _places
 from jaxdp._law._average_grid import _cells
 from jaxdp._law._terms import Term
 
@@ -60,7 +60,7 @@ class Law(NamedTuple):
 
 def _shares(low: jax.Array, spacing: jax.Array, loss: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The point at or before a loss, and the part of its mass that the next one gets."""
-    place = jnp.clip(jnp.floor(lax.stop_gradient((loss - low) / spacing)), -(2.0**30), 2.0**30)
+    place = jnp.clip(_places.floor(lax.stop_gradient((loss - low) / spacing)), -(2.0**30), 2.0**30)
     part = jnp.expm1(loss - low - spacing * place) / jnp.expm1(spacing)
     return place.astype(jnp.int32), jnp.clip(part, 0.0, 1.0)
 
@@ -90,7 +90,8 @@ def _collapsed(law: Law, ratio: jax.Array, mass: jax.Array) -> tuple[jax.Array, 
     """Masses and first moments of the cells of the law's list, of masses at any ratios > 0."""
     size = law.mass.shape[0]
     loss = log_positive(lax.stop_gradient(ratio))
-    place = jnp.clip(jnp.floor((loss - law.low) / law.spacing), 0.0, size - 1.0).astype(jnp.int32)
+    place = _places.floor((loss - law.low) / law.spacing)
+    place = jnp.clip(place, 0.0, size - 1.0).astype(jnp.int32)
     zero = jnp.zeros((size,))
     return zero.at[place].add(mass), zero.at[place].add(mass * ratio)
 
@@ -242,7 +243,7 @@ def contracted(law: Law, low: jax.Array, needed: jax.Array, side: int) -> Law:
     size = law.mass.shape[0]
     place = jnp.arange(size, dtype=jnp.float64)
     last = jnp.max(jnp.where(needed, place, 0.0)) + 1.0
-    first = jnp.clip(jnp.floor((low - law.low) / law.spacing), 0.0, last - 1.0)
+    first = jnp.clip(_places.floor((low - law.low) / law.spacing), 0.0, last - 1.0)
     first, last = lax.stop_gradient((first, last))
     fits = 2.0 * (last - first) <= size - 4.0
     start, spacing = law.low + law.spacing * first, 0.5 * law.spacing

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from jaxdp._law import _places
 from jaxdp._law._average_atoms import (
     DEEPEST,
     FILLED,
@@ -33,7 +34,7 @@ from jaxdp._law._average_atoms import (
     shortfall,
     within_reach,
 )
-from jaxdp._law._average_fft import cyclic_power, wrap
+from jaxdp._law._average_fft import cyclic_power
 from jaxdp._law._average_grid import support
 from jaxdp._law._average_tilt import (
     AveragePlan,
@@ -44,6 +45,7 @@ from jaxdp._law._average_tilt import (
     plan_at,
     scale_of,
 )
+from jaxdp._law._places import wrap
 from jaxdp._law._terms import Sign, Term, either, may_add, may_remove
 
 _SMALLEST = -705.0  # log of a P-mass that is still a number
@@ -89,10 +91,10 @@ def _read(common: Choice, query: Query, plan: AveragePlan, fixed: bool, s: Sign)
     log_norm = log_sum(log_weight)
     weight = jnp.exp(log_weight - log_norm)
     # A node at the smallest ratio: sums must not go below it.
-    centre = jnp.floor((plan.middle - common.low) / h)
+    centre = _places.floor((plan.middle - common.low) / h)
     place = (x - common.low) / h - centre
-    cell = jnp.floor(place)
-    right = place - cell
+    cell = _places.floor(place)
+    right = jnp.maximum(place - cell, 0.0)
     # Take the splitting's variance out, as far as that leaves a law some lattice steps wide, and if
     # it counts: (atoms far apart have transforms that do not fall, and would leave waves).
     spread = jnp.sum(weight * right * (1.0 - right))
@@ -108,7 +110,7 @@ def _read(common: Choice, query: Query, plan: AveragePlan, fixed: bool, s: Sign)
     )
     origin = s * steps * (common.low + centre * h)
     moved = s * steps * plan.middle - origin
-    at = jnp.floor((plan.low + moved) / h) + jnp.arange(_SIZE, dtype=jnp.float64)
+    at = _places.floor((plan.low + moved) / h) + jnp.arange(_SIZE, dtype=jnp.float64)
     y = origin + h * at
     law = law[wrap(at, _SIZE)]
     z = y - query.y

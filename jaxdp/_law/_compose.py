@@ -24,8 +24,9 @@ e^{sum n K - theta eps} G Lambda: added above, subtracted below. What may be rou
 array, eta / (4 N) at a point, is replaced by 0: that costs another eta / 4 at most. (A quarter of
 that was seen at a point. Left far below the bulk, its Q-mass would drown that of all the rest.)
 
-Positions c + h k are rounded, by 2^-52 of the window at most, n times: the curve is read at
-eps -+ that shift (`_allowances.positions`). All other roundings are functions of the sizes, too.
+Positions c + h k are rounded, by 2^-52 of the window at most, n times, and what the law below has
+a hair before a node of the coarse lattice counts there: the curve is read at eps -+ that shift
+(`_allowances.positions`, `moved_up`). All other roundings are functions of the sizes, too.
 """
 
 import functools
@@ -37,10 +38,11 @@ from jax import lax
 
 from jaxdp import _lanes
 from jaxdp._divergences import log_add
-from jaxdp._law import _allowances
+from jaxdp._law import _allowances, _places
 from jaxdp._law._family import family_product, log_through
 from jaxdp._law._grid import between, dividing
 from jaxdp._law._parts import ends_of, one_step, parts
+from jaxdp._law._places import wrap
 from jaxdp._law._plan import FamilyPlan, Plan, StepPlan
 from jaxdp._law._saddle import log_price
 from jaxdp._law._symbols import (
@@ -50,7 +52,6 @@ from jaxdp._law._symbols import (
     outside,
     rounding_mass,
     without_noise,
-    wrap,
 )
 from jaxdp._law._terms import Family, Term, Terms, of_each
 
@@ -117,12 +118,16 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
         lambda one, step, count: parts(one, step, count, frame, least),
         list(zip(ones, single_steps, counts, strict=True)),
     )
-    for term, one, count, factored in zip(single_terms, ones, counts, powers, strict=True):
+    for term, step, one, count, factored in zip(
+        single_terms, single_steps, ones, counts, powers, strict=True
+    ):
         far = one.top < _RARE
         through += count * log_through(term, jnp.where(far, -jnp.inf, one.top))
         rare.append(_some_step_at(jnp.where(far, one.top, -jnp.inf), count))
         span = jnp.abs(one.lattice.centre) + size * one.lattice.spacing
         shift += _allowances.positions(count, span + size * spacing)
+        if side < 0:
+            shift += _allowances.moved_up(step.outer, size * spacing)
         steps += count
         for part in factored:
             log_scale += part.log_unit + part.power.log_total
@@ -148,7 +153,7 @@ def compose(terms: Terms, plan: Plan, size: int, side: int) -> Composed:
     log_mgf += lax.stop_gradient(_allowances.pairwise_sums(size) * steps)
     number = len(plain) + sum(t.number for t in terms if isinstance(t, Family))
     wave = functools.reduce(jnp.multiply, waves)
-    first = jnp.floor((low - start) / spacing) - 2.0
+    first = _places.floor((low - start) / spacing) - 2.0
     weights = jnp.fft.irfft(wave, size)[wrap(count_up(size) + first, size)]
     weights, rounding = without_noise(weights, rounding_mass(factors, wave, size))
     if side > 0:

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxdp._law import _allowances
+from jaxdp._law import _allowances, _places
 from jaxdp._law._terms import Term
 
 _NODES_PER_DENSITY = 64
@@ -74,7 +74,7 @@ def dividing(width: jax.Array, spacing: jax.Array, least: float = 1.0) -> jax.Ar
 
     Many times are rounded, down by 1.5% at most: nearby widths share their number.
     """
-    times = jnp.floor(width / spacing)
+    times = _places.floor(width / spacing)
     rounded = jnp.exp(jnp.floor(64.0 * jnp.log(jnp.maximum(times, 1.0))) / 64.0)
     times = jnp.where(times > 64.0, jnp.floor(rounded), times)
     return jnp.where(times >= least, width / jnp.maximum(times, 1.0), spacing)
@@ -110,7 +110,7 @@ def align(lattice: Lattice, support: tuple[jax.Array, jax.Array], side: int) -> 
         has_high &= ~(has_low & (between(support) <= 0.5 * spacing))
     spacing = dividing(between(support), spacing)
     anchor = jnp.where(has_high, high, jnp.where(has_low, low, centre))
-    centre = anchor + jnp.round((centre - anchor) / spacing) * spacing
+    centre = anchor + _places.nearest((centre - anchor) / spacing) * spacing
     return Lattice(centre + side * nudge(support, centre), spacing)
 
 
@@ -131,10 +131,12 @@ def occupied_positions(
     kept_low = jnp.where(kept[0] <= support[0] + 8.0 * near, -jnp.inf, kept[0])
     kept_high = jnp.where(kept[1] >= support[1] - 8.0 * near, jnp.inf, kept[1])
     low = jnp.maximum(
-        jnp.floor((support[0] - centre) / spacing + slack), jnp.floor((kept_low - centre) / spacing)
+        jnp.floor((support[0] - centre) / spacing + slack),
+        _places.floor((kept_low - centre) / spacing),
     )
     high = jnp.minimum(
-        jnp.ceil((support[1] - centre) / spacing - slack), jnp.ceil((kept_high - centre) / spacing)
+        jnp.ceil((support[1] - centre) / spacing - slack),
+        _places.ceil((kept_high - centre) / spacing),
     )
     return jnp.clip(positions, low, jnp.maximum(high, low + 1.0))
 

@@ -8,13 +8,12 @@ import numpy as np
 from jax import lax
 
 from jaxdp._divergences import log_add
-from jaxdp._law import _allowances, _discretise
+from jaxdp._law import _allowances, _discretise, _places
 from jaxdp._law._plan import StepPlan
 from jaxdp._law._saddle import log_price
 from jaxdp._law._step import OneStep
 from jaxdp._law._symbols import Frame, Power, Symbol, count_up, log_mgf_of
 
-_HAIR = 2.0**-44  # times the number of points: more than places are rounded by
 _DUST = 1e-12  # of the largest weight
 
 
@@ -29,15 +28,13 @@ def coarsen(
     """Tilted weights on a coarser lattice: the law above (side +1) or below (-1).
 
     Point k lies at place[k] coarse steps. Points placed outside [0, N) are lost (which only the
-    side below may do).
+    side below may do). A point may go up by two hairs of `_places`: see `_allowances.moved_up`.
     """
-    inside = (place >= 0.0) & (place < size)
+    inside = (place > -2.0 * _places.HAIR * size) & (place < size)
     place = jnp.where(inside, place, 0.0)
     weights = jnp.where(inside, weights, 0.0)
-    # Above, what lies a hair below a node counts there: a compiler may work a place out twice, each
-    # otherwise rounded, and an atom have the cell of one and the offset of another.
-    cell = jnp.floor(place + (_HAIR * size if side > 0 else 0.0))
-    offset = jnp.maximum(place - cell, 0.0) * spacing
+    cell = jnp.maximum(_places.floor(place, size), 0.0)
+    offset = _after(place, cell) * spacing
     at_node = weights * jnp.exp(-theta * offset)  # P-mass, in the units of the left node
     if side > 0:
         left, right = _discretise.split(offset, spacing)
@@ -47,14 +44,16 @@ def coarsen(
         return out.at[index + 1].add(at_node * right * jnp.exp(theta * spacing))[:size]
     # Dust below the bulk is cut: it would be what the law below begins with.
     begins = weights > _DUST * jnp.max(weights)
-    at_node = jnp.where(place >= jnp.min(jnp.where(begins, place, jnp.inf)), at_node, 0.0)
-    half = jnp.floor(2.0 * place).astype(jnp.int32)
+    start = jnp.min(jnp.where(begins, place, jnp.inf)) - _places.HAIR * size
+    at_node = jnp.where(place >= start, at_node, 0.0)
+    half = jnp.maximum(_places.floor(2.0 * place, 2 * size), 0.0).astype(jnp.int32)
     q = at_node * jnp.exp(-offset)
     empty = jnp.zeros((2 * size,), jnp.float64)
     mass = empty.at[half].add(q)
     moment = empty.at[half].add(q * jnp.expm1(offset))
     rise = moment / jnp.where(mass > 0.0, mass, 1.0)
-    middle = jnp.round(jnp.sum(weights * place) / jnp.maximum(jnp.sum(weights), 1e-300))
+    mean = jnp.sum(weights * place) / jnp.maximum(jnp.sum(weights), 1e-300)
+    middle = _places.nearest(mean, size)
     relative = (count_up(size) - lax.stop_gradient(middle)) * spacing
     exponent = jnp.clip((1.0 + theta) * relative, -600.0, 600.0)
     unit = jnp.exp(-exponent)
@@ -75,6 +74,12 @@ def coarsen(
     ratio = jnp.exp(jnp.clip(relative, -600.0, 600.0))
     measure = _discretise.lower_measure(halves, width, ratio, jnp.float64(0.0), node_quiet)
     return measure * jnp.exp(exponent) + apart
+
+
+def _after(place: jax.Array, cell: jax.Array) -> jax.Array:
+    """How far a place is beyond its node, which may be a hair after it."""
+    after = place - cell
+    return after + lax.stop_gradient(jnp.maximum(after, 0.0) - after)
 
 
 class Jumps(NamedTuple):
@@ -104,7 +109,7 @@ def jumps_of(
     q_log, p_log = log_mgf_of(jnp.where(rare, 0.0, one.weights), tilts[:, None] * exponent)
     some = jnp.any(rare)  # else there is nothing to multiply what follows with
     mean = jnp.where(some, p_log - q_log, 0.0)
-    place_of_d = lax.stop_gradient(jnp.round((one.lattice.centre + mean) / h))
+    place_of_d = lax.stop_gradient(_places.nearest((one.lattice.centre + mean) / h, size))
     from_d = one.lattice.centre - place_of_d * h
     log_m, s = q_log - (1.0 + theta) * from_d, mean + from_d
     # A d that is lower is right on either side: here by what its two sums may be off by.
@@ -135,20 +140,21 @@ def jumps_of(
     def below() -> tuple[Symbol, Symbol]:
         place = loss / h
         first = jnp.min(jnp.where(weights > 0.0, place, jnp.inf))
-        before = jnp.minimum(-jnp.floor(jnp.where(first < jnp.inf, first, 0.0)), size // 2)
+        first = jnp.where(first < jnp.inf, first, 0.0)
+        before = jnp.minimum(-_places.floor(first, size), size // 2)
         place = jnp.where(rare, place, -before)
         # (Their own unit, next to which nothing is next to nothing.)
         unit = lax.stop_gradient(jnp.max(weights))
         unit = jnp.where(apart & (unit > 0.0), unit, 1.0)
         coarse = coarsen(weights / unit, place + before, h, theta, frame.side, size) * unit
         own = frame.symbol(coarse, count_up(size) - before - about)
-        cell = jnp.where(few, jnp.floor(move / h), 0.0)
+        cell = jnp.where(few, jnp.floor(move / h), 0.0)  # (of less than 0, by more than rounding)
         mass = jnp.exp((1.0 + theta) * cell * h)
         return own, own * frame.points(cell, mass, jnp.zeros_like(mass))
 
     def two(weights: jax.Array, place: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        cell = jnp.floor(place)
-        offset = (place - cell) * h
+        cell = _places.floor(place, size)
+        offset = _after(place, cell) * h
         left, right = _discretise.split(offset, h)
         at_node = weights * jnp.exp(-theta * offset)
         return cell, at_node * left, at_node * right * jnp.exp(theta * h)

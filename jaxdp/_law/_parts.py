@@ -36,9 +36,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdp._law import _allowances
+from jaxdp._law import _allowances, _places
 from jaxdp._law._grid import Lattice, align, even_rungs, rungs
 from jaxdp._law._jumps import at_least_one, coarsen, jumps_of, not_one
+from jaxdp._law._places import wrap
 from jaxdp._law._plan import StepPlan
 from jaxdp._law._step import OneStep, discretise, finite_ends
 from jaxdp._law._symbols import (
@@ -55,7 +56,6 @@ from jaxdp._law._symbols import (
     raised,
     rounding_mass,
     without_noise,
-    wrap,
 )
 from jaxdp._law._terms import Term
 
@@ -122,7 +122,7 @@ class _Fine(NamedTuple):
 def _offset(fine: _Fine, origin: jax.Array, frame: Frame) -> jax.Array:
     """In coarse steps, of what lies on the lattice for so many steps: see `OneStep.end`."""
     place = origin * fine.end * (fine.lattice.spacing / frame.spacing)
-    return place - jnp.round(place)
+    return place - _places.nearest(place, frame.size)
 
 
 def _fold(
@@ -142,13 +142,13 @@ def _fold(
     size, h = frame.size, fine.lattice.spacing
     low = step.window[0] + fold * (step.centre - fine.lattice.centre)
     wave, moved = power(fine.logs, fold)
-    first = jnp.floor(low / h - moved) - 2.0
+    first = _places.floor(low / h - moved, size) - 2.0
     ordered = jnp.fft.irfft(wave, size)[wrap(count_up(size) + first, size)]
     ordered, lost = without_noise(ordered, rounding_mass(factors(fold), wave, size))
     from_origin = (fold - origin) * (from_d / frame.spacing)
     ratio = h / frame.spacing
     start = (first + moved) * ratio + from_origin - _offset(fine, origin, frame)
-    middle = jnp.ceil(-start)  # where place 0 goes: none becomes negative
+    middle = _places.ceil(-start, size)  # where place 0 goes: none becomes negative
     place = start + count_up(size) * ratio + middle
     coarse = coarsen(ordered, place, frame.spacing, frame.theta, frame.side, size)
     edges = h * jnp.stack([-first - moved, first + moved + size])
@@ -197,7 +197,7 @@ def parts(
     log_norm = one.log_norm + jnp.log(bulk)
     fine = _Fine(logs_of(jnp.fft.rfft(cyclic)), one.lattice, log_norm, log_mgf, composed, one.end)
     few = (step.outer <= 1.0) & (step.rest <= 0.0)
-    about = jnp.where(apart, jnp.floor(step.apart.cut / frame.spacing), 0.0)
+    about = jnp.where(apart, _places.floor(step.apart.cut / frame.spacing, size), 0.0)
     own, beside, from_d, log_mass, some = jumps_of(one, rare, few, apart, about, frame)
     # (A real number of few steps is a power on the fine lattice: a bulk narrower than a coarse cell
     # has none without waves there.)

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp._law import _discretise
+from jaxdp._law import _discretise, _places
 from jaxdp._law._grid import Lattice, occupied_positions
 from jaxdp._law._terms import Term
 
@@ -86,5 +86,6 @@ def discretise(
         top = jnp.float64(-jnp.inf)
     high = ends[1]
     some = jnp.isfinite(high)
-    end = jnp.round((jnp.where(some, high, lattice.centre) - lattice.centre) / lattice.spacing)
+    end = jnp.where(some, high, lattice.centre) - lattice.centre
+    end = _places.nearest(end / lattice.spacing)
     return OneStep(weights, positions, lattice, log_norm, top, end, beyond)

@@ -37,8 +37,9 @@ from jax import lax
 
 from jaxdp import _special as special
 from jaxdp._divergences import log_add, log_positive
-from jaxdp._law import _allowances, _saddle
-from jaxdp._law._symbols import count_up, factors, from_log, log_of, wrap
+from jaxdp._law import _allowances, _places, _saddle
+from jaxdp._law._places import wrap
+from jaxdp._law._symbols import count_up, factors, from_log, log_of
 from jaxdp._law._terms import Sign, Term, either, orient_one
 from jaxdp._noise._atoms import interval_log_masses
 from jaxdp._special import log1p
@@ -116,7 +117,7 @@ def _choose(term: Term, k: jax.Array, t: jax.Array, rate: jax.Array, log_floor, 
         ends = jnp.interp(jnp.stack([low, high]), at, proofs)
         end, far = either(s > 0, (ends[0], ends[1]), (ends[1], ends[0]))
         tilts += [end * _SHARES[0], far * _SHARES[1]]
-    start = jnp.floor((low - t * mean) / spacing) - 3.0
+    start = _places.floor((low - t * mean) / spacing) - 3.0
     return _Window(mean, spacing, start, jnp.concatenate([*tilts, proofs[::_PROOFS]]))
 
 
@@ -130,7 +131,7 @@ def _cells(term: Term, window: _Window, rate: jax.Array, size: int):
     log_q, log_p = term.masses(jnp.concatenate([-end, loss]), jnp.concatenate([loss, end]))
     error = _allowances.masses(log_q, log_p) + term.mass_error
     # (X = 0 has the least value of the statistic.)
-    least = jnp.round((log1p(-rate) - window.centre) / window.spacing) + size
+    least = _places.nearest((log1p(-rate) - window.centre) / window.spacing) + size
     least = jnp.clip(least, 0.0, 2.0 * size - 1.0).astype(jnp.int32)
     none = jnp.asarray(term.log_tau_q, jnp.float64)
     log_q = jnp.where(np.arange(2 * size) == least, log_add(log_q, none), log_q)

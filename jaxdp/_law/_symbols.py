@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 from jaxdp._law import _allowances
+from jaxdp._law._places import wrap
 
 _LOG_ZERO, _UNDERFLOW = -1e6, 1e-290
 _ROUNDED = -25.0  # log of what the transform of a probability is known to, with room
@@ -192,10 +193,6 @@ def log_mgf_of(weights: jax.Array, exponent: jax.Array) -> jax.Array:
     top = lax.stop_gradient(jnp.where(jnp.isfinite(top), top, 0.0))
     terms = weights * jnp.exp(jnp.minimum(exponent - top[..., None], 0.0))
     return top + jnp.log(_allowances.pairwise(terms))
-
-
-def wrap(index: jax.Array, size: int) -> jax.Array:
-    return (index - size * jnp.floor(index / size)).astype(jnp.int32)
 
 
 def count_up(size: int) -> jax.Array:

@@ -38,12 +38,13 @@ import numpy as np
 from jax import lax
 
 from jaxdp._divergences import log_positive
-from jaxdp._law import _allowances, _discretise, _saddle
+from jaxdp._law import _allowances, _discretise, _places, _saddle
 from jaxdp._law._family import log_through
 from jaxdp._law._grid import Lattice, align, between, dividing, occupied_positions
 from jaxdp._law._intervals import interval_masses
+from jaxdp._law._places import wrap
 from jaxdp._law._step import finite_ends
-from jaxdp._law._symbols import count_up, factors, from_log, log_of, wrap
+from jaxdp._law._symbols import count_up, factors, from_log, log_of
 from jaxdp._law._terms import Family, Term, Terms, of_each
 from jaxdp._special import log1p
 
@@ -165,7 +166,7 @@ def _part(term: Term, chosen: _Choice, size: int, side: int) -> _Part:
     low, high = finite_ends(term)
     one_end = jnp.where(jnp.isfinite(high), -jnp.inf, low), high
     lattice = align(Lattice(chosen.centre, chosen.spacing), one_end, side)
-    first = jnp.floor((chosen.range[0] - lattice.centre) / lattice.spacing) - 1.0
+    first = _places.floor((chosen.range[0] - lattice.centre) / lattice.spacing) - 1.0
     places = occupied_positions(lattice, (low, high), chosen.range, first + count_up(size))
     nodes = lattice.centre + places * lattice.spacing
     tilts = chosen.tilts
@@ -288,7 +289,7 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
     chosen = chosen._replace(spacing=chosen.spacing * _stretch(terms))
     part = _parts(terms, chosen, size, side)
     h, steps = chosen.spacing, part.factors[0]
-    first = lax.stop_gradient(jnp.floor((chosen.low - part.start) / h) - 1.0)
+    first = lax.stop_gradient(_places.floor((chosen.low - part.start) / h) - 1.0)
     loss = part.start + h * (first + count_up(size))
     wave = from_log(part.magnitude, part.angle)
     length = 2 * size

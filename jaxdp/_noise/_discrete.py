@@ -216,7 +216,8 @@ class DiscreteLaplace(SymmetricLattice):
         return jnp.log(jnp.tanh(0.5 * self.a)) - self.a * k
 
     def _loss(self, k: jax.Array) -> jax.Array:
-        return self.a * (jnp.abs(k) - jnp.abs(k - self.sensitivity))
+        # (|k| - |k - Delta|, exact beyond either end, far out and between integers too.)
+        return self.a * jnp.clip(2.0 * k - self.sensitivity, -self.sensitivity, self.sensitivity)
 
     def _loss_error(self, epsilon: jax.Array) -> jax.Array:
         return 16.0 * self.a * self.sensitivity

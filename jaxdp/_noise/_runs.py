@@ -196,6 +196,8 @@ def log_masses(
     def of_row(i: int) -> jax.Array:
         size, ends = found.size[i], last[i]
         rising = ends[-1] >= ends[0]
+        # (Next to equal ones may be out of order by rounding, and are searched.)
+        ends = jnp.where(rising, lax.cummax(ends), lax.cummin(ends))
         own = [Parabola(*(x[i] for x in f)) for f in (log_p, loss, still)]
         places = [_place(own[2], size, ends, rising, x) for x in (lo, hi)]
         (a, at_a), (b, at_b) = (

@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import jaxdp
-from jaxdp._law import _jumps
+from jaxdp._law import _jumps, _places
 from jaxdp._law._discretise import lower
 from jaxdp._law._grid import ladder
 from jaxdp._law._terms import Term
@@ -86,6 +86,32 @@ def test_a_coarser_lattice_below_holds_what_is_far():
     for epsilon in [-1.0, *losses, *(losses - 0.3), *(losses - 30.0)]:
         given, got = delta(losses, log_p, epsilon), delta(nodes, log_found, epsilon)
         assert got <= given * (1 + mp.mpf(10) ** -14)
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_a_hair_beside_a_node_is_at_the_node(side):
+    """Breaks when an atom has the cell of one place and the half or the offset of another.
+
+    Places are worked out again for each use, and rounded otherwise: 643 and a hair less.
+    """
+    size, spacing, theta = 4096, 0.01, 3.0
+    places = np.array([0.0, 1.0, 640.0, 640.5, 643.0, 700.0, 701.25, 3000.0])
+    weights = np.array([1e-3, 1e-3, 0.2, 0.1, 0.4, 0.2, 0.09, 0.008])
+    coarsen = jit(lambda x: _jumps.coarsen(jnp.asarray(weights), x, spacing, theta, side, size))
+    exact = np.asarray(coarsen(places))
+    assert exact[643] == pytest.approx(0.4, rel=1e-9)
+    for hair in (-1e-12, 1e-12):
+        np.testing.assert_allclose(coarsen(places + hair), exact, rtol=1e-6, atol=1e-11)
+
+
+def test_whole_numbers_are_the_same_however_places_are_rounded():
+    """Breaks where a lattice has its first point by one rounding, and its list by another."""
+    size = 4096
+    for off in (-3e-12, 0.0, 3e-12):
+        whole = np.array([-2048.0, -1.0, 0.0, 1.0, 777.0, 4095.0])
+        np.testing.assert_array_equal(_places.floor(whole + off, size), whole)
+        np.testing.assert_array_equal(_places.ceil(whole + off, size), whole)
+        np.testing.assert_array_equal(_places.nearest(whole + 0.5 + off, size), whole + 1.0)
 
 
 def convolved(sigma, q, steps, target, points=2**20):

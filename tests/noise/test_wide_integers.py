@@ -139,3 +139,21 @@ def test_a_sum_by_three_values_is_exact_for_parabolas_and_next_to_it_for_exponen
             q = p - (0.1 + 1e-3 * d)
             for value, exact in zip(found[:, i], (q, p), strict=True):
                 np.testing.assert_allclose(value, np.log(np.sum(np.exp(exact))), atol=1e-13)
+
+
+def test_equal_losses_far_out_are_equal():
+    """Breaks when |k| - |k - Delta| is rounded: atoms off their nodes, runs out of order.
+
+    (Of a = 0.04 epsilon was between 0 and 7.15.)
+    """
+    k = jnp.asarray([-18625.3, -8200.77, -0.5, 0.0, 0.5, 1.0, 2.25, 9000.31])
+    with jax.enable_x64(True):
+        loss = jaxdp.DiscreteLaplace(0.04)._loss(k)
+        np.testing.assert_array_equal(loss, 0.04 * np.clip(2.0 * np.asarray(k) - 1.0, -1.0, 1.0))
+    a = np.array([0.04, 0.0399999, 0.04, 0.040000001])
+    shift = np.array([1, 1, 2, 2])
+    low, high = jaxdp.epsilon_bounds(jaxdp.Repeated(jaxdp.DiscreteLaplace(a, shift), 300), 1e-8)
+    assert np.all(high - low < 1e-3 * high), (low, high)
+    # (Of sensitivity 1, the binomial law: as in `test_corners`.)
+    assert low[0] <= 3.8210876, low
+    assert high[0] >= 3.8210874, high
