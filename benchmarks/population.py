@@ -2,11 +2,12 @@
 
     python -m benchmarks.population [--seed 1] [--number 64] [--only NAME ...] [--output FILE]
 
-Every kind is one batch of settings, log-uniform in each parameter. An answer is good if it is
-finite, ordered, narrow (`WIDTH`) and, for a calibration, solved, certified by its user's own check
-and not more than 1 % above the least noise. Tasks without a meaningful answer are not drawn. Where
-removing and adding a record differ, each is asked for, too: of both, the smaller one is not seen.
-Prints a Markdown table, a row for each kind, and one example of every class that is not good.
+Every kind is one batch of settings, log-uniform in each parameter; every other number has one or two
+digits, as people write them. An answer is good if it is finite, ordered, narrow (`WIDTH`) and, for a
+calibration, solved, certified by its user's own check and not more than 1 % above the least noise.
+Tasks without a meaningful answer are not drawn. Where removing and adding a record differ, each is
+asked for, too: of both, the smaller one is not seen. Prints a Markdown table, a row for each kind,
+and one example of every class that is not good.
 """
 
 import argparse
@@ -22,6 +23,7 @@ import numpy as np
 
 import calibrate
 import jaxdp
+from benchmarks.attack.draw import as_written, log_uniform
 
 Direction = Literal["remove", "add", "both"]
 WIDTH = 1e-2  # of epsilon, or 1e-6 absolutely where epsilon is below 1e-4
@@ -34,10 +36,6 @@ class Kind(NamedTuple):
     draw: Callable[[np.random.Generator, int], tuple[np.ndarray, ...]]
     calibrated: bool = False
     symmetric: bool = False
-
-
-def log_uniform(rng: np.random.Generator, low: float, high: float, n: int) -> np.ndarray:
-    return np.exp(rng.uniform(np.log(low), np.log(high), n))
 
 
 def count(rng: np.random.Generator, low: float, high: float, n: int) -> np.ndarray:
@@ -145,6 +143,10 @@ def classify(low: float, high: float) -> str:
     return "good"
 
 
+def drawn(kind: Kind, rng: np.random.Generator, n: int) -> tuple[np.ndarray, ...]:
+    return tuple(as_written(rng, values) for values in kind.draw(rng, n))
+
+
 def timed(ask: Callable[[], object]) -> tuple[object, float]:
     start = time.perf_counter()
     answer = jax.block_until_ready(ask())
@@ -156,8 +158,8 @@ def short(*values: float) -> str:
 
 
 def bounds(kind: Kind, rng: np.random.Generator, n: int, direction: Direction = "both"):
-    args = kind.draw(rng, n)
-    delta = log_uniform(rng, 1e-12, 1e-3, n)
+    args = drawn(kind, rng, n)
+    delta = as_written(rng, log_uniform(rng, 1e-12, 1e-3, n))
 
     def ask():
         return jaxdp.epsilon_bounds(kind.build(*args), delta, direction=direction)
@@ -172,8 +174,9 @@ def bounds(kind: Kind, rng: np.random.Generator, n: int, direction: Direction = 
 
 
 def calibration(kind: Kind, rng: np.random.Generator, n: int):
-    args = kind.draw(rng, n)
+    args = drawn(kind, rng, n)
     delta, epsilon = log_uniform(rng, 1e-9, 1e-4, n), log_uniform(rng, 0.1, 16, n)
+    delta, epsilon = as_written(rng, delta), as_written(rng, epsilon)
     if len(args) == 3:  # where delta covers being sampled at all, no noise is needed: not asked
         with np.errstate(divide="ignore"):
             delta = np.minimum(delta, -0.1 * np.expm1(args[2] * np.log1p(-args[1])))

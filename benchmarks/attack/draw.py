@@ -13,6 +13,17 @@ def log_uniform(rng: Rng, low: float, high: float, n: int) -> np.ndarray:
     return np.exp(rng.uniform(np.log(low), np.log(high), n))
 
 
+def as_written(rng: Rng, values: np.ndarray) -> np.ndarray:
+    """The values, half of them with one or two digits, as people write them."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unit = 10.0 ** (np.floor(np.log10(np.abs(values))) - rng.integers(0, 2, values.shape))
+        rounded = np.round(values / unit) * unit
+    # (Through decimal digits: 4 times 0.01 need not be 0.04.)
+    rounded = np.array([float(f"{x:.3g}") for x in rounded.ravel()]).reshape(values.shape)
+    some = (rng.random(values.shape) < 0.5) & np.isfinite(rounded) & (rounded != 0.0)
+    return np.where(some, rounded, values)
+
+
 def spiced(rng: Rng, values: np.ndarray, special, share: float = 0.2) -> np.ndarray:
     """Values of which a share is replaced by special points."""
     chosen = rng.choice(np.asarray(special, float), len(values))
@@ -26,6 +37,7 @@ def real(low: float, high: float, *special: float):
         inner = np.exp(rng.normal(0.5 * np.log(low * high), 0.2 * np.log(high / low), n))
         wide = log_uniform(rng, low, high, n)
         values = np.where(rng.random(n) < 0.5, np.clip(inner, low, high), wide)
+        values = np.clip(as_written(rng, values), low, high)
         return spiced(rng, values, special) if special else values
 
     return draw
@@ -35,7 +47,7 @@ def rate(rng: Rng, n: int) -> np.ndarray:
     """A sampling probability, up to 1."""
     low = log_uniform(rng, 1e-9, 1.0, n)
     near = 1.0 - log_uniform(rng, 1e-15, 0.5, n)
-    values = np.where(rng.random(n) < 0.7, low, near)
+    values = np.where(rng.random(n) < 0.7, as_written(rng, low), near)
     return spiced(rng, np.clip(values, 1e-15, 1.0), RATES)
 
 
