@@ -2,12 +2,12 @@
 
     python -m benchmarks.population [--seed 1] [--number 64] [--only NAME ...] [--output FILE]
 
-Every kind is one batch of settings, log-uniform in each parameter; every other number has one or two
-digits, as people write them. An answer is good if it is finite, ordered, narrow (`WIDTH`) and, for a
-calibration, solved, certified by its user's own check and not more than 1 % above the least noise.
-Tasks without a meaningful answer are not drawn. Where removing and adding a record differ, each is
-asked for, too: of both, the smaller one is not seen. Prints a Markdown table, a row for each kind,
-and one example of every class that is not good.
+Every kind is one batch of settings, log-uniform in each parameter; every other number has one or
+two digits, as people write them. An answer is good if it is finite, ordered, narrow (`WIDTH`)
+and, for a calibration, solved, certified by its user's own check and not more than 1 % above the
+least noise. Tasks without a meaningful answer are not drawn. Where removing and adding a record
+differ, each is asked for, too: of both, the smaller one is not seen. Prints a Markdown table, a
+row for each kind, and one example of every class that is not good.
 """
 
 import argparse
