@@ -58,9 +58,15 @@ class Law(NamedTuple):
         return self.low + self.spacing * jnp.arange(self.mass.shape[0], dtype=jnp.float64)
 
 
-def _shares(low: jax.Array, spacing: jax.Array, loss: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The point at or before a loss, and the part of its mass that the next one gets."""
-    place = jnp.clip(_places.floor(lax.stop_gradient((loss - low) / spacing)), -(2.0**30), 2.0**30)
+def _shares(
+    low: jax.Array, spacing: jax.Array, loss: jax.Array, size: int
+) -> tuple[jax.Array, jax.Array]:
+    """The point at or before a loss, and the part of its mass that the next one gets.
+
+    (A hair before a point it counts there: less than losses are rounded by.)
+    """
+    place = _places.floor(lax.stop_gradient((loss - low) / spacing), size)
+    place = jnp.clip(place, -(2.0**30), 2.0**30)
     part = jnp.expm1(loss - low - spacing * place) / jnp.expm1(spacing)
     return place.astype(jnp.int32), jnp.clip(part, 0.0, 1.0)
 
@@ -70,7 +76,7 @@ def _spread(law: Law, ratio: jax.Array, mass: jax.Array) -> tuple[jax.Array, jax
     some = (mass > 0.0) & (ratio > 0.0)
     loss = jnp.log(jnp.where(some, ratio, 1.0))
     size, ends = law.mass.shape[0], jnp.exp(law.losses[jnp.array([0, -1])])
-    place, part = _shares(law.low, law.spacing, loss)
+    place, part = _shares(law.low, law.spacing, loss, size)
     inside = some & (place >= 0) & (place < size - 1)
     found = jnp.zeros((size,))
     for at, share in ((place, 1.0 - part), (place + 1, part)):
@@ -90,7 +96,7 @@ def _collapsed(law: Law, ratio: jax.Array, mass: jax.Array) -> tuple[jax.Array, 
     """Masses and first moments of the cells of the law's list, of masses at any ratios > 0."""
     size = law.mass.shape[0]
     loss = log_positive(lax.stop_gradient(ratio))
-    place = _places.floor((loss - law.low) / law.spacing)
+    place = _places.floor((loss - law.low) / law.spacing, size)
     place = jnp.clip(place, 0.0, size - 1.0).astype(jnp.int32)
     zero = jnp.zeros((size,))
     return zero.at[place].add(mass), zero.at[place].add(mass * ratio)
@@ -152,7 +158,8 @@ def _products(law: Law, side: int) -> tuple[jax.Array, ...]:
     away = np.arange(size)
     # log (1 + e^gap) / 2, about the larger of the two
     gap = law.spacing * away
-    before, part = _shares(jnp.float64(0.0), law.spacing, gap + jnp.log(0.5 + 0.5 * jnp.exp(-gap)))
+    loss = gap + jnp.log(0.5 + 0.5 * jnp.exp(-gap))
+    before, part = _shares(jnp.float64(0.0), law.spacing, loss, size)
     twice = np.where(away > 0, 2.0, 1.0)
     masses, ratios = (jnp.concatenate([v, jnp.zeros((1,))]) for v in (law.mass, law.ratio))
     low, spacing = law.low, law.spacing
@@ -168,7 +175,8 @@ def _products(law: Law, side: int) -> tuple[jax.Array, ...]:
             return mass @ (1.0 - part), mass @ part
         ratio = 0.5 * (ratios[i] + ratios[j])
         mass, ratio = lax.optimization_barrier((mass, ratio))  # (not worked out four times)
-        beyond = ratio >= jnp.exp(low + spacing * (place + 1.0))
+        # (A choice, but the same one for masses and moments, however a compiler rounds them.)
+        beyond = ratio * (1.0 + _ROUND) >= jnp.exp(low + spacing * (place + 1.0))
         here, there = jnp.where(beyond, 0.0, mass), jnp.where(beyond, mass, 0.0)
         each = (here, there, here * ratio, there * ratio)
         return tuple(jnp.sum(v, axis=-1) for v in each)
@@ -243,7 +251,7 @@ def contracted(law: Law, low: jax.Array, needed: jax.Array, side: int) -> Law:
     size = law.mass.shape[0]
     place = jnp.arange(size, dtype=jnp.float64)
     last = jnp.max(jnp.where(needed, place, 0.0)) + 1.0
-    first = jnp.clip(_places.floor((low - law.low) / law.spacing), 0.0, last - 1.0)
+    first = jnp.clip(_places.floor((low - law.low) / law.spacing, size), 0.0, last - 1.0)
     first, last = lax.stop_gradient((first, last))
     fits = 2.0 * (last - first) <= size - 4.0
     start, spacing = law.low + law.spacing * first, 0.5 * law.spacing
