@@ -400,6 +400,39 @@ def test_atoms_at_nodes_stay_there_in_every_program(scale, steps, delta):
     assert truth * (1.0 - 1e-10) <= high <= 1.0001 * truth
 
 
+@pytest.mark.parametrize("shift", [2, 3, 4])
+def test_atoms_between_the_ends_are_nodes(shift):
+    """Breaks when a lattice holds the ends alone: atoms halfway cost a bound below up to 6 %."""
+    a, steps, delta = np.array([0.07, 0.3]), np.array([30, 200]), np.array([1e-6, 1e-6])
+    with jax.enable_x64(True):
+        m = jaxdp.Repeated(jaxdp.DiscreteLaplace(a, shift), steps)
+        low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(m, delta))
+    for i in range(a.size):
+        r, k = np.exp(-a[i]), np.arange(shift + 1.0)
+        mass = np.tanh(a[i] / 2) * r**k  # of x = 0, ..., Delta with the record, losses falling
+        mass[[0, -1]] = np.array([1.0, r**shift]) / (1.0 + r)
+        composed = np.ones(1)
+        for _ in range(steps[i]):
+            composed = np.convolve(composed, mass)
+        loss = a[i] * (shift * steps[i] - 2.0 * np.arange(composed.size))
+
+        def missing(epsilon, loss=loss, composed=composed, delta=delta[i]):
+            return composed @ np.maximum(-np.expm1(np.minimum(epsilon - loss, 0.0)), 0.0) - delta
+
+        truth = scipy.optimize.brentq(missing, 0.0, loss[0], xtol=1e-13)
+        assert low[i] <= truth * (1.0 + 1e-10)
+        assert truth * (1.0 - 1e-10) <= high[i]
+    assert np.all(high - low <= 1e-6 * high), (low, high)  # (up to 1e-3 of ends alone)
+
+
+def test_rare_losses_of_exchanged_records_are_narrow():
+    """Breaks when the loss 0 between two large ones is no node: the lower one was 16.96."""
+    step = jaxdp.FixedSizeSampled(jaxdp.RandomizedResponse(6.30442454077175), 0.018838054302804302)
+    low, high = jaxdp.epsilon_bounds(jaxdp.Repeated(step, 10), 1e-12)
+    assert 18.1359 < low <= 18.1359488152  # by the enumeration of a trinomial law
+    assert 18.1359488151 <= high < 18.136
+
+
 def two_sampled_gaussians(sigma, q, epsilon):
     """Delta (remove) of two steps: that of the second, beside every loss of the first."""
     mu, q = 1 / mp.mpf(sigma), mp.mpf(q)
