@@ -21,7 +21,7 @@ from jaxdp._law._terms import Term
 
 _NODES_PER_DENSITY = 64
 _REACH = 2**28
-_FACTORS = (24.0, 2.0), (240.0, 12.0)  # from so many times on, a multiple of that
+_FACTORS = (64.0, 2.0), (768.0, 12.0)  # from so many times on, a multiple of that
 _STEPS_SHARE, _COARSEST = 8.0, 16  # of the density for many steps
 
 
@@ -70,16 +70,19 @@ class Lattice(NamedTuple):
     spacing: jax.Array
 
 
-def dividing(width: jax.Array, spacing: jax.Array, least: float = 1.0) -> jax.Array:
+def dividing(
+    width: jax.Array, spacing: jax.Array, least: float = 1.0, shares: bool = True
+) -> jax.Array:
     """The spacing, made so much larger that it divides the width, at least so many times.
 
-    Many times are rounded, down by 1.5% at most: nearby widths share their number. And to multiples
-    of 2 or 12, by 8% at most: atoms between the ends often are halfway, or at other such shares.
+    Many times are rounded, down by 1.5% at most: nearby widths share their number. With `shares`
+    to multiples of 2 or 12, too, by as much: atoms between the ends often are halfway, or
+    at other such shares.
     """
     times = _places.floor(width / spacing)
     rounded = jnp.exp(jnp.floor(64.0 * jnp.log(jnp.maximum(times, 1.0))) / 64.0)
     times = jnp.where(times > 64.0, jnp.floor(rounded), times)
-    for least_times, factor in _FACTORS:
+    for least_times, factor in _FACTORS if shares else ():
         times = jnp.where(times >= least_times, factor * jnp.floor(times / factor), times)
     return jnp.where(times >= least, width / jnp.maximum(times, 1.0), spacing)
 

@@ -90,7 +90,7 @@ def _shared(terms: Terms, spacing: jax.Array) -> jax.Array:
     if not bounded:
         return spacing
     widths = jnp.stack([between(finite_ends(term)) for term in bounded])
-    spacing = dividing(jnp.max(widths), spacing, least=4.0)
+    spacing = dividing(jnp.max(widths), spacing, least=4.0, shares=False)
     most = jnp.round(jnp.max(widths) / spacing)
     times = jnp.maximum(most - jnp.arange(_DIVISORS), 1.0)
     place = widths[:, None] * times / jnp.maximum(jnp.max(widths), 1e-300)
