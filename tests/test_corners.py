@@ -370,6 +370,15 @@ def test_epsilon_is_never_below_zero(step, delta, direction):
     assert [float(x) for x in jaxdp.epsilon_bounds(run, delta, direction=direction)] == [0.0, 0.0]
 
 
+def epsilon_of_atoms(loss, mass, delta):
+    """Where the curve of these atoms is at delta."""
+
+    def missing(epsilon):
+        return mass @ np.maximum(-np.expm1(np.minimum(epsilon - loss, 0.0)), 0.0) - delta
+
+    return scipy.optimize.brentq(missing, 0.0, np.max(loss), xtol=1e-13)
+
+
 @pytest.mark.parametrize(
     ("scale", "steps", "delta"),
     [
@@ -387,15 +396,12 @@ def test_atoms_at_nodes_stay_there_in_every_program(scale, steps, delta):
     loss = a * (2.0 * np.arange(steps + 1) - steps)
     mass = scipy.stats.binom.pmf(np.arange(steps + 1), steps, 1.0 / (1.0 + np.exp(-a)))
 
-    def curve(epsilon):
-        return np.sum(mass * np.maximum(-np.expm1(np.minimum(epsilon - loss, 0.0)), 0.0))
-
     def bounds(a):
         return jaxdp.epsilon_bounds(jaxdp.Repeated(jaxdp.DiscreteLaplace(a), steps), delta)
 
     with jax.enable_x64(True):
         low, high = (float(x) for x in jax.jit(bounds)(a))
-    truth = scipy.optimize.brentq(lambda e: curve(e) - delta, 0.0, 30.0, xtol=1e-13)
+    truth = epsilon_of_atoms(loss, mass, delta)
     assert low <= truth * (1.0 + 1e-10)
     assert truth * (1.0 - 1e-10) <= high <= 1.0001 * truth
 
@@ -415,11 +421,7 @@ def test_atoms_between_the_ends_are_nodes(shift):
         for _ in range(steps[i]):
             composed = np.convolve(composed, mass)
         loss = a[i] * (shift * steps[i] - 2.0 * np.arange(composed.size))
-
-        def missing(epsilon, loss=loss, composed=composed, delta=delta[i]):
-            return composed @ np.maximum(-np.expm1(np.minimum(epsilon - loss, 0.0)), 0.0) - delta
-
-        truth = scipy.optimize.brentq(missing, 0.0, loss[0], xtol=1e-13)
+        truth = epsilon_of_atoms(loss, composed, delta[i])
         assert low[i] <= truth * (1.0 + 1e-10)
         assert truth * (1.0 - 1e-10) <= high[i]
     assert np.all(high - low <= 1e-6 * high), (low, high)  # (up to 1e-3 of ends alone)

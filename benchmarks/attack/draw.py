@@ -15,13 +15,8 @@ def log_uniform(rng: Rng, low: float, high: float, n: int) -> np.ndarray:
 
 def as_written(rng: Rng, values: np.ndarray) -> np.ndarray:
     """The values, half of them with one or two digits, as people write them."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        unit = 10.0 ** (np.floor(np.log10(np.abs(values))) - rng.integers(0, 2, values.shape))
-        rounded = np.round(values / unit) * unit
-    # (Through decimal digits: 4 times 0.01 need not be 0.04.)
-    rounded = np.array([float(f"{x:.3g}") for x in rounded.ravel()]).reshape(values.shape)
-    some = (rng.random(values.shape) < 0.5) & np.isfinite(rounded) & (rounded != 0.0)
-    return np.where(some, rounded, values)
+    rounded = [float(f"{x:.{rng.integers(1, 3)}g}") for x in values]
+    return np.where(rng.random(len(values)) < 0.5, rounded, values)
 
 
 def spiced(rng: Rng, values: np.ndarray, special, share: float = 0.2) -> np.ndarray:

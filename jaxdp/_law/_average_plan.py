@@ -94,7 +94,7 @@ def _read(common: Choice, query: Query, plan: AveragePlan, fixed: bool, s: Sign)
     centre = _places.floor((plan.middle - common.low) / h)
     place = (x - common.low) / h - centre
     cell = _places.floor(place)
-    right = jnp.maximum(place - cell, 0.0)
+    right = _places.after(place, cell)
     # Take the splitting's variance out, as far as that leaves a law some lattice steps wide, and if
     # it counts: (atoms far apart have transforms that do not fall, and would leave waves).
     spread = jnp.sum(weight * right * (1.0 - right))

@@ -34,7 +34,7 @@ def coarsen(
     place = jnp.where(inside, place, 0.0)
     weights = jnp.where(inside, weights, 0.0)
     cell = jnp.maximum(_places.floor(place, size), 0.0)
-    offset = _after(place, cell) * spacing
+    offset = _places.after(place, cell) * spacing
     at_node = weights * jnp.exp(-theta * offset)  # P-mass, in the units of the left node
     if side > 0:
         left, right = _discretise.split(offset, spacing)
@@ -74,12 +74,6 @@ def coarsen(
     ratio = jnp.exp(jnp.clip(relative, -600.0, 600.0))
     measure = _discretise.lower_measure(halves, width, ratio, jnp.float64(0.0), node_quiet)
     return measure * jnp.exp(exponent) + apart
-
-
-def _after(place: jax.Array, cell: jax.Array) -> jax.Array:
-    """How far a place is beyond its node, which may be a hair after it."""
-    after = place - cell
-    return after + lax.stop_gradient(jnp.maximum(after, 0.0) - after)
 
 
 class Jumps(NamedTuple):
@@ -154,7 +148,7 @@ def jumps_of(
 
     def two(weights: jax.Array, place: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         cell = _places.floor(place, size)
-        offset = _after(place, cell) * h
+        offset = _places.after(place, cell) * h
         left, right = _discretise.split(offset, h)
         at_node = weights * jnp.exp(-theta * offset)
         return cell, at_node * left, at_node * right * jnp.exp(theta * h)

@@ -22,6 +22,12 @@ def ceil(place: jax.Array, size: int = _MOST) -> jax.Array:
     return jnp.ceil(place - HAIR * size)
 
 
+def after(place: jax.Array, node: jax.Array) -> jax.Array:
+    """How far a place is beyond its node, which may be a hair after it."""
+    distance = place - node
+    return distance + jax.lax.stop_gradient(jnp.maximum(distance, 0.0) - distance)
+
+
 def nearest(place: jax.Array, size: int = _MOST) -> jax.Array:
     """The node next to a place."""
     return jnp.floor(place + (0.5 + HAIR * size))
