@@ -85,7 +85,6 @@ from jaxdp._mechanisms import PoissonSampledGroup as PoissonSampledGroup
 from jaxdp._mechanisms import PoissonSampledGroupReplaceOne as PoissonSampledGroupReplaceOne
 from jaxdp._mechanisms import PoissonSampledReplaceOne as PoissonSampledReplaceOne
 from jaxdp._mechanisms import RandomizedResponse as RandomizedResponse
-from jaxdp._mechanisms import RepeatAndSelect as RepeatAndSelect
 from jaxdp._mechanisms import Repeated as Repeated
 from jaxdp._mechanisms import ReportNoisyMax as ReportNoisyMax
 from jaxdp._mechanisms import Schedule as Schedule
@@ -128,6 +127,7 @@ from jaxdp._queries import hockey_stick as hockey_stick
 from jaxdp._queries import log_delta as log_delta
 from jaxdp._queries import renyi as renyi
 from jaxdp._queries import tradeoff as tradeoff
+from jaxdp._tuning import RepeatAndSelect as RepeatAndSelect
 
 __version__ = "0.1.0"
 

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _lanes, _law, _numerical_average, _numerical_guess
+from jaxdp import _lanes, _law, _numerical_average, _numerical_guess, _numerical_tuning
 from jaxdp._allocation import _selected
 from jaxdp._law import AnyDirection, Bounds, Sides
 from jaxdp._mechanisms import Mechanism, _curve
@@ -76,13 +76,18 @@ def _over_flags(
 
 
 def _tables(
-    add: _law.Flag, side: int, grid_size: int | None, log_delta: jax.Array, number: Any = 1.0
+    add: _law.Flag,
+    side: int,
+    grid_size: int | None,
+    log_delta: jax.Array,
+    number: Any = 1.0,
+    finer: int = 1,
 ) -> tuple[Tables, int]:
     """How laws are tabulated for a question, and the points of what so many are composed to."""
     size = grid_size or (_TWO_SIDED if side < 0 else _ONE_SIDED)
     number = jnp.maximum(number, 1.0)
     log_floor, number = jax.lax.stop_gradient((log_delta - jnp.log(number) - TABLE_FLOOR, number))
-    return Tables(add, side, size // _TABLE_SHARE, log_floor, number), size
+    return Tables(add, side, finer * size // _TABLE_SHARE, log_floor, number), size
 
 
 def _with_tables(
@@ -187,6 +192,19 @@ def _log_delta(
     m: Mechanism, epsilon: jax.Array, direction: AnyDirection, sides: Sides, grid_size: int | None
 ) -> Bounds:
     aim = _aim(m, epsilon)
+    tuned = _numerical_tuning.the_one(m)
+    if tuned is not None:
+
+        def of_runs(add: _law.Flag, sides: Sides) -> Bounds:
+            read = jnp.asarray(add) ^ (epsilon < 0.0)
+            each = [_tables(read, side, grid_size, aim, finer=2)[0] for side in sides]
+            found = [_numerical_tuning.log_delta(tuned, jnp.abs(epsilon), t) for t in each]
+            found = [_law.reflected(epsilon, x, t.side) for x, t in zip(found, each, strict=True)]
+            remove, added = _curve.ends(m)
+            end = _law.either(add, added, remove)
+            return _law.cap_log_deltas(tuple(found), sides, epsilon, end)
+
+        return _over_flags(direction, sides, of_runs)
     if _curve.has_average(m):
         alone = _numerical_average.is_one(m)
 
@@ -223,6 +241,16 @@ def epsilon(
 def _epsilon(
     m: Mechanism, log_target: jax.Array, direction: str, sides: Sides, grid_size: int | None
 ) -> Bounds:
+    tuned = _numerical_tuning.the_one(m)
+    if tuned is not None:
+
+        def of_runs(add: _law.Flag, sides: Sides) -> Bounds:
+            each = [_tables(add, side, grid_size, log_target, finer=2)[0] for side in sides]
+            found = tuple(_numerical_tuning.epsilon(tuned, log_target, t) for t in each)
+            remove, added = _curve.ends(m)
+            return _law.cap_epsilons(found, sides, log_target, _law.either(add, added, remove))
+
+        return _over_flags(direction, sides, of_runs)
     if _curve.has_average(m):
 
         def of_averages(add: _law.Flag, sides: Sides, as_term: Any) -> Bounds:
@@ -276,10 +304,12 @@ def log_delta_estimate(
     m = by_steps(m)
     if not (has_tables(m) or _curve.has_average(m)):
         return _law.log_delta_estimate(terms_of(m), epsilon, direction=direction, fine=fine)
-    aim = _aim(m, epsilon)
+    aim, tuned = _aim(m, epsilon), _numerical_tuning.the_one(m)
 
     def one(add: _law.Flag, _: Sides) -> Bounds:
         tables = _tables(add, 1, _TABLE_SHARE * _ESTIMATE_SIZE, aim)[0]
+        if tuned is not None:
+            return (_numerical_tuning.log_delta(tuned, jnp.maximum(epsilon, 0.0), tables),)
         if _curve.has_average(m):
             step = functools.partial(as_term, tables if has_tables(m) else None)
             return (_numerical_average.log_delta_estimate(m, epsilon, add, step),)

@@ -29,6 +29,8 @@ def _spread(m: Mechanism) -> jax.Array:
             one = _spread(step.mechanism) / step.num_steps
         elif isinstance(step, PoissonSampled):
             one = _spread(step.mechanism) * step.sampling_probability**2
+        elif step._by_curve and step._held():  # (what is selected makes delta larger)
+            one = _spread(step.mechanism)
         elif isinstance(step, Mixture):
             parts = jnp.stack([_spread(part) for part in step.mechanisms])
             one = jnp.sum(jnp.exp(step._log_weights()) * parts)

@@ -8,6 +8,7 @@ its curve has a pair above and one below.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -179,13 +180,11 @@ def as_term(
 
 def _run_term(m: Mechanism, tables: Tables) -> _law.Term:
     """A mechanism as one term, right in the direction of the tables."""
-    inner = terms_of(m, tables)
     if _curve.single(_curve.canonical_terms(m)) is not None:
-        (term,) = inner
+        (term,) = terms_of(m, tables)
         assert isinstance(term, _law.Term)  # one step has no steps of its own
         return term
-    add, side, size, log_floor, *_ = tables
-    return _law.orient_one(_law.table(_law.oriented(inner, add), log_floor, size, side).term(), add)
+    return _law.orient_one(_tabulated(m, tables).term(), jnp.asarray(tables.add))
 
 
 def _mixed_term(step: Mixture, tables: Tables) -> _law.Term:
@@ -211,19 +210,40 @@ def _mixed_term(step: Mixture, tables: Tables) -> _law.Term:
     )
 
 
-def _pair_term(
-    loss: jax.Array, log_q: jax.Array, log_p: jax.Array, log_tau: jax.Array
-) -> _law.Term:
-    """A pair that is as likely as its reversal (`OfCurve`), as a term: right in both directions."""
+def _tabulated(m: Mechanism, tables: Tables) -> _law.Table:
+    """A run's law, in the direction of the tables."""
+    inner = _law.oriented(terms_of(m, tables), jnp.asarray(tables.add))
+    return _law.table(inner, tables.log_floor, tables.size, tables.side)
+
+
+def law_of(tables: Tables) -> Callable[..., _law.Table]:
+    """What tabulates the laws of runs, as `_mechanisms._of_curve` has it; below in cells."""
+
+    def law(m: Mechanism, log_floor: jax.Array, other: bool = False) -> _law.Table:
+        add = jnp.asarray(tables.add) ^ other
+        one = _curve.single(_curve.canonical_terms(m))
+        if tables.side < 0 and isinstance(one, Base) and not _is_nested(one):
+            return _law.cut(_law.orient_one(_term(one, 1.0), add), log_floor, tables.size)
+        return _tabulated(m, tables._replace(add=add, log_floor=log_floor))
+
+    return law
+
+
+def _pair_term(step: Any, tables: Tables) -> _law.Term:
+    """The pair that stands for an `OfCurve`, as a term: right in the tables' direction at least."""
+    loss, log_q, log_p, log_tau = step._pair(tables.side, tables.log_floor, law_of(tables))
     masses = functools.partial(_atoms.interval_log_masses, loss=loss, log_q=log_q, log_p=log_p)
     some = jnp.where((log_q > -jnp.inf) | (log_p > -jnp.inf), loss, 0.0)
-    return _law.Term(masses, 1.0, log_tau, log_tau, (jnp.min(some), jnp.max(some)))
+    both = tables.side > 0 or not step._held()
+    absent = log_tau if both else jnp.float64(-jnp.inf)
+    term = _law.Term(masses, 1.0, log_tau, absent, (jnp.min(some), jnp.max(some)))
+    return term if both else _law.orient_one(term, jnp.asarray(tables.add))
 
 
 def _nested_term(step: Base, tables: Tables) -> _law.Term:
     """A sample or a mixture of compositions, or a pair, as a term of the tables' direction."""
     if step._by_curve:
-        return _pair_term(*step._pair(tables.side, tables.log_floor))
+        return _pair_term(step, tables)
     if isinstance(step, Mixture):
         return _mixed_term(step, tables)
     base = _run_term(step.mechanism, tables)

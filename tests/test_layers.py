@@ -46,6 +46,7 @@ FLOORS = {
     "jaxdp._chunks": 4,
     "jaxdp._tradeoff": 4,
     "jaxdp._amplification": 4,
+    "jaxdp._tuning": 4,
     "jaxdp._allocation": 4,
     "jaxdp._matrix": 4,
     "jaxdp.training": 5,

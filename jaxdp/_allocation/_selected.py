@@ -21,6 +21,7 @@ from jaxdp._mechanisms._combinators import of_terms
 from jaxdp._mechanisms._curve import canonical_terms
 from jaxdp._mechanisms._schedule import Steps
 from jaxdp._special import log1p
+from jaxdp._tuning import RepeatAndSelect
 
 
 @mechanism
@@ -83,7 +84,7 @@ def _step_has(step: Any) -> bool:
         return any(has_selection(part) for part in step.mechanisms)
     if isinstance(step, Steps):
         return _step_has(step.mechanism)
-    if isinstance(step, (PoissonSampled, Average)):
+    if isinstance(step, (PoissonSampled, RepeatAndSelect, Average)):
         return has_selection(step.mechanism)
     return False
 
@@ -105,7 +106,7 @@ def _extremes(step: Any) -> list[jax.Array | None]:
         return _extremes(step.mechanism)
     if isinstance(step, Mixture):
         parts = step.mechanisms
-    elif isinstance(step, (PoissonSampled, Average)):
+    elif isinstance(step, (PoissonSampled, RepeatAndSelect, Average)):
         parts = (step.mechanism,)
     else:
         return []

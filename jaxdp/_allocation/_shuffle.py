@@ -106,7 +106,7 @@ class Shuffled(OfCurve):
     def _log_hockey_stick(self, epsilon: jax.Array, direction: Direction, slack: float):
         return self._curve(slack >= 0.0, _BLOCKS)(epsilon)
 
-    def _pair(self, side: int, log_floor: jax.Array) -> tuple[jax.Array, ...]:
+    def _pair(self, side: int, log_floor: jax.Array, law: Any) -> tuple[jax.Array, ...]:
         if side < 0:  # the curve below is of no one pair that is as likely as its reversal
             return _from_curve.nothing()
         n, step = jnp.asarray(self.num_records, jnp.float64), self._step()

@@ -9,6 +9,7 @@ from jaxdp._law._query import log_delta_bounds as log_delta_bounds
 from jaxdp._law._query import log_delta_estimate as log_delta_estimate
 from jaxdp._law._query import reflected as reflected
 from jaxdp._law._table import Table as Table
+from jaxdp._law._table import cut as cut
 from jaxdp._law._table import table as table
 from jaxdp._law._terms import AnyDirection as AnyDirection
 from jaxdp._law._terms import Bounds as Bounds

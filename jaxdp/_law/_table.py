@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jaxdp._divergences import log_positive
+from jaxdp._divergences import exp_log, log_positive
 from jaxdp._law import _allowances, _discretise, _places, _saddle
 from jaxdp._law._family import log_through
 from jaxdp._law._grid import Lattice, align, between, dividing, occupied_positions
@@ -49,6 +49,7 @@ from jaxdp._law._terms import Family, Term, Terms, of_each
 from jaxdp._special import log1p
 
 _TILTS = 12  # that are transformed: some three deviations apart
+_FINER = 32  # that are looked at first
 _REACH = 2.0 ** np.arange(-6.0, 13.0)  # of tilts that bound masses, per deviation
 _PROOFS = np.concatenate([-1.0 - _REACH[::-1], [-1.0, -0.5, 0.0], _REACH])
 _DIVISORS = 128  # of a support's width, of which the lattice takes that which suits the others
@@ -109,6 +110,21 @@ def _stretch(terms: Terms) -> jax.Array:
     return jnp.where(some, width / lax.stop_gradient(width), 1.0)
 
 
+def _evenly(
+    tilts: jax.Array, mean: jax.Array, ends: tuple[jax.Array, jax.Array], number: int
+) -> jax.Array:
+    """Tilts with means between the ends, as many deviations apart from each other.
+
+    An interval of tilts is sqrt(change of the tilt times change of the mean) deviations long.
+    (Where one of many steps may lose much, means jump at some tilt, and what is between is known by
+    those up to there: equal distances of means would leave them out.)
+    """
+    inside = jnp.clip(mean, *ends)
+    steps = jnp.sqrt(jnp.maximum((tilts[1:] - tilts[:-1]) * (inside[1:] - inside[:-1]), 0.0))
+    length = jnp.append(0.0, jnp.cumsum(steps))
+    return jnp.interp(length[-1] * (jnp.arange(number) + 0.5) / number, length, tilts)
+
+
 def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
     """Choices only: nothing here needs to be right."""
     atoms = _saddle.coarse_atoms(terms)
@@ -134,8 +150,11 @@ def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
     spacing = width / (size - 8)
     spacing = _shared(terms, spacing)
     mean = jnp.sum(count * at.mean, axis=-1)
-    aims = jnp.linspace(low - 0.1 * width, low + 1.1 * width, _TILTS)
-    inner = jnp.interp(aims, mean, proofs)
+    aims = low - 0.1 * width, low + 1.1 * width
+    inner = _evenly(proofs, mean, aims, _FINER)
+    for number in (_FINER, _TILTS):
+        mean = jnp.sum(count * jax.vmap(lambda t: _saddle.moments(atoms, t).mean)(inner), axis=-1)
+        inner = _evenly(inner, mean, aims, number)
     # Those that prove the most beyond the list, and beyond the ends of the transform.
     log_mgf = jnp.sum(count * at.log_norm, axis=-1)
     half = 0.5 * size * spacing
@@ -355,3 +374,20 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
     error = jnp.where(known, 0.0, jnp.nan)
     log_tau_p, log_tau_q = (jnp.minimum(x, 0.0) for x in log_tau)
     return Table(loss[0], h, q, p, log_tau_p, log_tau_q, support, error)
+
+
+def cut(term: Term, log_floor: jax.Array, size: int) -> Table:
+    """The masses of one step in cells of a lattice, each named by where it begins.
+
+    That is what is seen of a loss in which cell it is: no law above, and below exactly so.
+    """
+    chosen = lax.stop_gradient(_choose((term,), log_floor, size))
+    first, h = chosen.low, chosen.spacing
+    start = first + h * jnp.arange(size, dtype=jnp.float64)
+    log_q, log_p = term.masses(start, start + h)
+    error = jnp.asarray(term.mass_error, jnp.float64) + _MASSES
+    q, p = exp_log(log_q) * (1.0 + error), exp_log(log_p) * (1.0 - error)
+    log_taus = [jnp.asarray(x, jnp.float64) for x in (term.log_tau_p, term.log_tau_q)]
+    tau_p, tau_q = (x - _allowances.failure(x, 1, -1) for x in log_taus)
+    known = jnp.where(jnp.isfinite(jnp.sum(p) + jnp.sum(q)), 0.0, jnp.nan)
+    return Table(first, h, q, p, tau_p, tau_q, (start[0], start[-1]), known)

@@ -26,7 +26,6 @@ from jaxdp._mechanisms._gaussian import OrnsteinUhlenbeck as OrnsteinUhlenbeck
 from jaxdp._mechanisms._groups import FixedSizeGroup as FixedSizeGroup
 from jaxdp._mechanisms._groups import PoissonSampledGroup as PoissonSampledGroup
 from jaxdp._mechanisms._guarantees import ConcentratedDP as ConcentratedDP
-from jaxdp._mechanisms._guarantees import RepeatAndSelect as RepeatAndSelect
 from jaxdp._mechanisms._laplace import Laplace as Laplace
 from jaxdp._mechanisms._mixture import GaussianMixture as GaussianMixture
 from jaxdp._mechanisms._parallel import Parallel as Parallel

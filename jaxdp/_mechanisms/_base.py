@@ -125,6 +125,10 @@ class Mechanism(_structure.Compared, abc.ABC):
         """
         return 0.0
 
+    def _attains_range(self) -> bool:
+        """Whether there is no less loss range."""
+        return True
+
     @abc.abstractmethod
     def _log_failure(self, direction: Direction) -> jax.Array:
         """Log of the mass at infinite loss."""

@@ -41,7 +41,8 @@ def is_exact(m: Mechanism) -> bool:
     step = single(canonical_terms(m))
     inner = getattr(step, "mechanism", None)
     parts = getattr(step, "mechanisms", ()) if inner is None else (inner,)
-    return step is not None and all(is_exact(part) for part in parts)
+    tabulated = step is not None and step._by_curve and bool(step._held())
+    return step is not None and not tabulated and all(is_exact(part) for part in parts)
 
 
 def any_inside(m: Mechanism, asked: Callable[[Any], bool]) -> bool:
@@ -137,10 +138,13 @@ def largest_losses(
     Of both directions the larger; of a flag ("add" or not), of that one.
     """
     each, added = _ends(m)
+    attained = not any_inside(m, lambda part: not part._attains_range())
 
     def one(end: End, side: int) -> jax.Array:
         finite, log_tau = end
-        if side < 0:  # less what was added, twice, and what one step rounds outwards, 2^-44
+        if side < 0 and not attained:
+            finite = jnp.zeros_like(finite)
+        elif side < 0:  # less what was added, twice, and what one step rounds outwards, 2^-44
             known = jnp.isfinite(finite)
             held = jnp.where(known, finite, 0.0)
             lost = 2.0 * added * held + 2.0**-43 * (1.0 + held)

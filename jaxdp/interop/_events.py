@@ -27,7 +27,6 @@ from jaxdp._mechanisms import (
     PermuteAndFlip,
     PoissonSampled,
     PoissonSampledReplaceOne,
-    RepeatAndSelect,
     Repeated,
     TruncatedPoissonSampled,
     TruncatedPoissonSampledReplaceOne,
@@ -35,6 +34,7 @@ from jaxdp._mechanisms import (
     replace_one,
 )
 from jaxdp._noise import DiscreteGaussian, DiscreteGaussianVector, DiscreteLaplace, FinitePair
+from jaxdp._tuning import RepeatAndSelect
 from jaxdp.interop._event_parameters import (
     EVERYTHING,
     NAMES,

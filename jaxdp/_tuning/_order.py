@@ -1,0 +1,176 @@
+r"""The best of K runs from below: what some order of the outcomes attains.
+
+Outcomes with X = dP/dQ from some c on are the better the larger it is, and those below c are better
+than all. For the best event at any g, what is before it, inside and after it are intervals of X in
+this order (its contribution, differentiated by where an outcome belongs, is linear in X with slopes
+in this order). So that is a mechanism, and its masses those of K's generating function; only c is
+to be chosen. Where many outcomes have one X, some of them are better than others.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxdp._divergences import exp_log
+from jaxdp._law import Table
+from jaxdp._law._from_curve import Pair
+from jaxdp._special import log1mexp, logsumexp
+from jaxdp._tuning._runs import Runs
+
+_PIECES, _PIECES_OF_THE_BEST = 1536, 511  # of a pair
+_CHOICES, _FINER, _EVENTS = 96, 24, 384  # of c, of a better one, of events
+_AIMS, _ROUNDS = 16, 5  # of epsilons: so many, then so many between two of them
+_ROUNDED = 1e-9  # relative, of masses of sums of some thousands
+_INTERPOLATED = 2.0**-50
+_TINY = 1e-13  # of sums of probabilities
+
+
+class _Cells(NamedTuple):
+    """The masses of one run at increasing losses, at infinity, and those that are left out."""
+
+    q: jax.Array
+    p: jax.Array
+    tau: jax.Array
+    rest: tuple[jax.Array, jax.Array]
+
+    @staticmethod
+    def of(table: Table) -> "_Cells":
+        """Of a law in its "remove" reading; those left out are better than all others."""
+        tau = exp_log(table.log_tau_p) + table.error
+        rest = 1.0 - jnp.sum(table.q), 1.0 - jnp.sum(table.p) - tau
+        return _Cells(table.q, table.p, tau, (jnp.maximum(rest[0], 0.0), jnp.maximum(rest[1], 0.0)))
+
+
+def _from_low(mass: jax.Array) -> jax.Array:
+    return jnp.append(0.0, jnp.cumsum(mass))
+
+
+def _from_high(mass: jax.Array) -> jax.Array:
+    return jnp.append(jnp.cumsum(mass[::-1])[::-1], 0.0)
+
+
+def _places(share: jax.Array, number: int) -> jax.Array:
+    """Where to cut a list of cells: at its ends, and where so many equal shares are."""
+    total = _from_low(share)
+    cells = jnp.arange(share.shape[0] + 1, dtype=jnp.float64)
+    at = total[-1] * (jnp.arange(number + 1) / number)
+    found = jnp.interp(at, total, cells)
+    return lax.stop_gradient(jnp.append(found[:-1], cells[-1]))
+
+
+def _at(sums: jax.Array, places: jax.Array) -> jax.Array:
+    return jnp.interp(places, jnp.arange(sums.shape[0], dtype=jnp.float64), sums)
+
+
+def _relative(change: jax.Array) -> jax.Array:
+    return change / jnp.maximum(jnp.sum(change), _TINY)
+
+
+class Events:
+    """Events of a coarse list: choices only."""
+
+    def __init__(self, runs: Runs, table: Table) -> None:
+        """Of a law of one run."""
+        self.cells = lax.stop_gradient(_Cells.of(table))
+        self.runs = Runs(*lax.stop_gradient((runs.mean, runs.log_odds)), runs.shape)
+        q, p, _, rest = self.cells
+        self.low = rest[0] + _from_low(q), rest[1] + _from_low(p)
+        share = jnp.full_like(q, 1.0 / q.shape[0])
+        for low in self.low:
+            fall = self.runs.fall(low)
+            share += _relative(fall[1:] - fall[:-1])
+        self.places, self.starts = _places(share, _CHOICES), _places(share, _EVENTS)
+        self.event = [_at(_from_high(x), self.starts)[:, None] for x in (q, p)]
+        self.coarse = self._masses(self.places)
+
+    def _masses(self, places: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """log Q and log P of events from each of `self.starts` on, for some c."""
+        better = [_at(low, places) for low in self.low]
+        log_q = self.runs.log_share(better[0], self.event[0])
+        log_p = self.runs.log_share(better[1], self.event[1] + self.cells.tau)
+        return log_q, jnp.where(self.starts[:, None] >= places, log_p, -jnp.inf)
+
+    @staticmethod
+    def _log_delta(logs: tuple[jax.Array, jax.Array], epsilon: jax.Array) -> jax.Array:
+        """log(P - e^epsilon Q) of the best event, for each c."""
+        log_q, log_p = logs
+        gap = jnp.where(log_p > -jnp.inf, epsilon + log_q - log_p, 0.0)
+        below = gap < 0.0
+        value = log_p + log1mexp(jnp.where(below, gap, -1.0))
+        return jnp.max(jnp.where(below, value, -jnp.inf), axis=0)
+
+    def best(self, epsilon: jax.Array) -> jax.Array:
+        """A good c at an epsilon, in cells."""
+        value = self._log_delta(self.coarse, epsilon)
+        order = jnp.arange(_CHOICES + 1, dtype=jnp.int32)
+        k = jnp.min(jnp.where(value >= jnp.max(value), order, _CHOICES))
+        ends = self.places[jnp.maximum(k - 1, 0)], self.places[jnp.minimum(k + 1, _CHOICES)]
+        finer = ends[0] + (ends[1] - ends[0]) * (jnp.arange(_FINER + 1) / _FINER)
+        value = self._log_delta(self._masses(finer), epsilon)
+        return jnp.min(jnp.where(value >= jnp.max(value), finer, finer[-1]))
+
+    def epsilon(self, log_delta: jax.Array, most: jax.Array) -> jax.Array:
+        """About the epsilon of a delta, at most that one."""
+
+        def narrower(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            at = ends[0] + (ends[1] - ends[0]) * (jnp.arange(_AIMS + 1) / _AIMS) ** 2
+            value = lax.map(lambda e: jnp.max(self._log_delta(self.coarse, e)), at)
+            held = value >= log_delta
+            return jnp.max(jnp.where(held, at, ends[0])), jnp.min(jnp.where(held, ends[1], at))
+
+        return lax.fori_loop(0, _ROUNDS, narrower, (jnp.zeros(()), lax.stop_gradient(most)))[0]
+
+
+def pair(runs: Runs, table: Table, place: jax.Array) -> Pair:
+    """The masses of a selection, of a law of one run in its "remove" reading, and of c in cells."""
+    q, p, tau, rest = _Cells.of(table)
+    first = lax.stop_gradient(place)
+    cells = jnp.arange(q.shape[0], dtype=jnp.float64)
+    upper = jnp.clip(cells + 1.0 - first, 0.0, 1.0)  # parts of cells
+
+    def part(inside: jax.Array, then: tuple[jax.Array, jax.Array], number: int) -> tuple[Any, ...]:
+        """The pieces of some of the cells, the last ones the best but for what comes then."""
+        masses = q * inside, p * inside
+        share = _relative(inside)
+        for mass, more in zip(masses, then, strict=True):
+            fall = runs.fall(more + _from_high(mass))
+            share += _relative(fall[:-1] - fall[1:])
+        places = _places(share, number)
+        sums = [_at(_from_high(mass), places) for mass in masses]
+        q_of, p_of = (x[:-1] - x[1:] for x in sums)
+        q_of = jnp.maximum(q_of, 0.0) + _INTERPOLATED * sums[0][:-1]
+        p_of = jnp.maximum(p_of - _INTERPOLATED * sums[1][:-1], 0.0)
+        better_q = jnp.maximum(sums[0][1:] + then[0] - _TINY, 0.0)
+        log_q = runs.log_share(better_q, q_of) + _ROUNDED
+        log_p = runs.log_share(sums[1][1:] + then[1] + _TINY, p_of) - _margin(runs)
+        some = (p_of > 0.0) & jnp.isfinite(log_p) & jnp.isfinite(log_q)
+        loss = jnp.where(some, log_p, 0.0) - jnp.where(some, log_q, 0.0)
+        # Both less by what Q has too much of.
+        return loss, *(jnp.where(some, x - 4.0 * _ROUNDED, -jnp.inf) for x in (log_q, log_p))
+
+    best_q, best_p = (r + jnp.sum(x * (1.0 - upper)) for r, x in zip(rest, (q, p), strict=True))
+    parts = [
+        part(upper, (best_q, best_p + tau), _PIECES),
+        part(1.0 - upper, rest, _PIECES_OF_THE_BEST),
+    ]
+    if runs.poisson:  # no run, nothing released
+        none = jnp.reshape(-runs.mean - 4.0 * _ROUNDED, (1,))
+        parts.append((jnp.zeros((1,)), none, none))
+    loss, log_q, log_p = (jnp.concatenate(x) for x in zip(*parts, strict=True))
+    return Pair(loss, log_q, log_p, runs.log_share(best_p + _TINY, tau) - _margin(runs))
+
+
+def log_curve(of: Pair, epsilon: jax.Array) -> jax.Array:
+    """log H of a pair at most."""
+    some = (of.log_p > -jnp.inf) & (of.log_q > -jnp.inf)
+    gap = jnp.where(some, epsilon + of.log_q - jnp.where(some, of.log_p, 0.0), 0.0)
+    inside = gap < 0.0
+    parts = of.log_p + log1mexp(jnp.where(inside, gap, -1.0))
+    return logsumexp(jnp.append(jnp.where(inside, parts, -jnp.inf), of.log_tau)) - _ROUNDED
+
+
+def _margin(runs: Runs) -> float | jax.Array:
+    """What the rounding of log 1/gamma may do to a mass."""
+    return _ROUNDED * (1.0 + (0.0 if runs.poisson else runs.shape))
