@@ -1,6 +1,7 @@
 """The best of several runs, alone: both bounds on its curve as they are, and not by a pair."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,8 @@ _TOLERANCE = 1e-12  # of a root
 
 def the_one(m: Mechanism) -> RepeatAndSelect | None:
     """The selection that m is, of runs with laws, if it is one."""
-    step = _curve.single(_curve.canonical_terms(m))
-    return step if isinstance(step, RepeatAndSelect) and step._held() else None
+    step: Any = _curve.single(_curve.canonical_terms(m))
+    return step if step is not None and step._by_curve and step._held() else None
 
 
 def log_delta(step: RepeatAndSelect, epsilon: jax.Array, tables: Tables) -> jax.Array:

@@ -258,13 +258,23 @@ def _step_plan(
     """That of the i-th term; `value` is the log mgf of an inner block at tilts of both signs."""
     bulk, unit, centre = window.bulk[i], blocks.unit[i], blocks.centre[i]
     log_mass = law.log_mass - jnp.log(blocks.outer[i])
-    reach, tilt = _chernoff_edge(value, jnp.asarray(_CHERNOFF_TILTS) / unit, log_mass)
+    tilts = jnp.asarray(_CHERNOFF_TILTS) / unit
+    reach, tilt = _chernoff_edge(value, tilts, log_mass)
+    # (The steps that are left over lie nearer to the centre than a block that is all beside it.)
+    at_tilt = jnp.sum(jnp.where(tilts == tilt[:, None], value, 0.0), axis=-1)
+    rest = (at_tilt * (blocks.rest[i] / blocks.inner[i]) - log_mass) / tilt
+    reach = jnp.where(blocks.rest[i] > 0.0, jnp.maximum(reach, rest), reach)
     extent = _SIGNS * coarse_number(1.04 * (jnp.maximum(reach, 0.0) + 0.125 * unit))
     # Few steps: as many nodes without gaps are as fine as a ladder is about its middle.
     even = (jnp.max(jnp.abs(extent)) + bulk) / (rungs(size).size // 2 - 2)
     alone = law.used.size == 1
     fine = blocks.single[i] & (even * density(size) <= bulk) & alone
     extent = jnp.where(fine, _SIGNS * even * (0.5 * size - 4.0), extent)
+    # The ladder is to reach what is kept (its lattice may be off the centre by half the extent).
+    far = 1.04 * (law.highest[i] - centre) / rungs(size)[-1]
+    narrow = (extent[1] - extent[0]) / (size - 8)
+    wider = jnp.where((far > narrow) & ~fine, coarse_number(jnp.maximum(far, narrow)), narrow)
+    extent = extent * jnp.where(narrow > 0.0, wider / jnp.where(narrow > 0.0, narrow, 1.0), 1.0)
     cell = (extent[1] - extent[0]) / size
     own_atoms = jax.tree.map(lambda x: x[i : i + 1], law.atoms)
     own_anchor = anchors_of(own_atoms, law.log_p[i : i + 1], cell)[0]

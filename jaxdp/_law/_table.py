@@ -151,10 +151,12 @@ def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
     spacing = _shared(terms, spacing)
     mean = jnp.sum(count * at.mean, axis=-1)
     aims = low - 0.1 * width, low + 1.1 * width
+    outer = jnp.interp(jnp.stack(aims), mean, proofs)
     inner = _evenly(proofs, mean, aims, _FINER)
-    for number in (_FINER, _TILTS):
+    for number in (_FINER, _TILTS - 2):
         mean = jnp.sum(count * jax.vmap(lambda t: _saddle.moments(atoms, t).mean)(inner), axis=-1)
         inner = _evenly(inner, mean, aims, number)
+    inner = jnp.concatenate([outer[:1], inner, outer[1:]])
     # Those that prove the most beyond the list, and beyond the ends of the transform.
     log_mgf = jnp.sum(count * at.log_norm, axis=-1)
     half = 0.5 * size * spacing
