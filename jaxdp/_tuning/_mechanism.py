@@ -255,4 +255,5 @@ class RepeatAndSelect(OfCurve, OfDivergences):
         """That of an order that has failures for the best."""
         log_tau = self.mechanism._log_failure(direction)
         tau = _divergences.exp_log(log_tau)
-        return jnp.where(tau > 0.0, self._runs().log_share(jnp.zeros(()), tau), -jnp.inf)
+        runs = Runs.nearest(self.mean, self.shape)
+        return jnp.where(tau > 0.0, runs.log_share(jnp.zeros(()), tau), -jnp.inf)

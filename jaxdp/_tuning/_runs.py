@@ -46,14 +46,14 @@ def root(
 
 
 def log_odds(mean: jax.Array, shape: float) -> jax.Array:
-    """log 1/gamma of the mean, rounded up: m = (e^L - 1) eta/(1 - e^{-eta L})."""
+    """log 1/gamma of the mean: m = (e^L - 1) eta/(1 - e^{-eta L})."""
     target = jnp.log(mean)
 
     def excess(x: jax.Array) -> jax.Array:
         rest = log1mexp(-shape * x) - jnp.log(shape) if shape else jnp.log(x)
         return x + log1mexp(-x) - rest - target
 
-    return root(excess, 1e-14, _LARGEST) * (1.0 + ROUNDED) + 1e-13
+    return root(excess, 1e-14, _LARGEST)
 
 
 class Runs(NamedTuple):
@@ -65,7 +65,13 @@ class Runs(NamedTuple):
 
     @staticmethod
     def of(mean: Any, shape: float) -> "Runs":
-        """Of a mean and a shape eta."""
+        """Of a mean and a shape eta; log 1/gamma is rounded up, for bounds from above."""
+        found = Runs.nearest(mean, shape)
+        return found._replace(log_odds=found.log_odds * (1.0 + ROUNDED) + 1e-13)
+
+    @staticmethod
+    def nearest(mean: Any, shape: float) -> "Runs":
+        """`of`, not rounded up."""
         mean = jnp.asarray(mean, jnp.float64)
         poisson = shape == float("inf")
         return Runs(mean, jnp.zeros(()) if poisson else log_odds(mean, shape), shape)
