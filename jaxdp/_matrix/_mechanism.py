@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from jaxdp import _checks, _x64
 from jaxdp._allocation import RandomAllocation
-from jaxdp._matrix import _estimate, _exchangeable, _linear, _strategies
+from jaxdp._matrix import _estimate, _exchangeable, _few_bins, _linear, _strategies
 from jaxdp._matrix._two_bins import LognormalMixture
 from jaxdp._mechanisms import (
     Bracketed,
@@ -27,6 +27,7 @@ from jaxdp._mechanisms._gaussian import GaussianDP
 
 _SAMPLINGS = ("balls in bins", "fixed", "cyclic poisson")
 _UNIT = 2.0**-52
+_LARGEST_LIST = 2**18  # entries of columns that are listed
 _BLOCK = LognormalMixture(np.zeros(1), np.zeros(1), np.ones(1))  # what a bound consists of
 
 
@@ -168,7 +169,18 @@ class MatrixMechanism(Bracketed):
             return Repeated(step(column), float(rounds))
         return Composed([Repeated(step(column), float(rounds - 1)), step(last)])
 
+    def _few(self) -> bool:
+        """Whether the mixture itself is put on a grid."""
+        small = self.num_steps * self.num_bins <= _LARGEST_LIST
+        return not self._is_exact() and self.num_bins <= _few_bins.MOST and small
+
+    def _on_boxes(self, side: int) -> Mechanism:
+        gram, error = _strategies.gram_of(self.strategy, self.num_steps, self.num_bins)
+        return _few_bins.few_bins(gram * (1.0 / self.sigma) ** 2, error, side)
+
     def _structure(self) -> Mechanism:
+        if self._few():
+            return _few_bins.OnBoxes(np.zeros(1), np.zeros(1), np.ones(1))
         if not self._is_exact():
             return Composed([GaussianDP(1.0), RandomAllocation(_BLOCK, 2.0)])
         if self.sampling == "cyclic poisson":
@@ -184,6 +196,8 @@ class MatrixMechanism(Bracketed):
     def _above(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
         if self._is_exact():
             return self._exact()
+        if self._few():
+            return self._on_boxes(1)
         candidates = _exchangeable.above(self._lags(), jnp.asarray(self.sigma))
         return _exchangeable.chosen(candidates, epsilon, log_delta).mechanism()
 
@@ -213,6 +227,8 @@ class MatrixMechanism(Bracketed):
     def _below(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
         if self._is_exact():
             return self._exact()
+        if self._few():
+            return self._on_boxes(-1)
         candidates = _exchangeable.below(self._lags(), jnp.asarray(self.sigma))
         return _exchangeable.chosen(candidates, epsilon, log_delta, largest=True).single()
 

@@ -192,25 +192,32 @@ def _correlation(x: jax.Array, y: jax.Array, size: int, num_bins: int) -> jax.Ar
 
 
 def members(strategy: Strategy, num_steps: int, num_bins: int) -> jax.Array:
-    """M of a dense strategy, (n, b)."""
-    assert isinstance(strategy, Dense)
+    """M, (n, b): of a Toeplitz strategy for few bins."""
+    if not isinstance(strategy, Dense):
+        h = folded(strategy.coefficients(num_steps), num_bins)
+        shifted = [jnp.zeros_like(h).at[j:].set(h[: num_steps - j]) for j in range(num_bins)]
+        return jnp.stack(shifted, axis=1)
     matrix = jnp.asarray(strategy.matrix)
     rows = -(-num_steps // num_bins)
     padding = jnp.zeros((num_steps, rows * num_bins - num_steps), matrix.dtype)
     return jnp.concatenate([matrix, padding], 1).reshape(num_steps, rows, num_bins).sum(axis=1)
 
 
+def gram_of(strategy: Strategy, num_steps: int, num_bins: int) -> tuple[jax.Array, float]:
+    """G, (b, b), and a bound on the relative error of its entries."""
+    m = members(strategy, num_steps, num_bins)
+    return m.T @ m, _UNIT * (num_steps + 2.0 * (num_steps // num_bins) + 16.0)
+
+
 def lags(strategy: Strategy, num_steps: int, num_bins: int) -> Lags:
     """Bounds on the entries of the Gram matrix by their distance, rounding included."""
     n, b = num_steps, num_bins
     if isinstance(strategy, Dense):
-        m = members(strategy, n, b)
-        gram = m.T @ m
+        gram, relative = gram_of(strategy, n, b)
         rows, columns = np.indices((b, b))
         distance = np.abs(rows - columns)
         largest = jnp.zeros(b).at[distance].max(gram)
         least = jnp.full(b, jnp.inf).at[distance].min(gram)
-        relative = _UNIT * (n + 2.0 * (n // b) + 16.0)
         return Lags(largest * (1.0 + relative), least * (1.0 - relative))
     h = folded(strategy.coefficients(n), b)
     size = _fft_size(n, b)

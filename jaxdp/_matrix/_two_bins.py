@@ -48,6 +48,27 @@ def _log_cosh(y: jax.Array) -> jax.Array:
     )
 
 
+def two_points(
+    log_mass: jax.Array, mean: jax.Array, low: jax.Array, high: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Logs of the masses at two points with that mass and mean: what is above all in between.
+
+    Points and means are given by their logarithms.
+    """
+    step = high - low
+    some = step > 0.0
+    inner = jnp.clip(mean - low, 0.0, step)  # of the mean, from the left end
+    whole = -jnp.expm1(-jnp.where(some, step, 1.0))
+    left, right = (
+        jnp.where(some, -jnp.expm1(-jnp.where(some, x, 0.5)) / whole, other)
+        for x, other in ((step - inner, 1.0), (inner, 0.0))
+    )
+    return (
+        log_mass + _divergences.log_positive(left),
+        log_mass + _divergences.log_positive(right) + (inner - step),
+    )
+
+
 def two_bins(common: ArrayLike, own: ArrayLike) -> "LognormalMixture":
     """The pair above, for c > 0 of both bins and w >= 0 of each."""
     half = 0.5 * jnp.maximum(jnp.asarray(own), _LEAST)
@@ -61,16 +82,7 @@ def two_bins(common: ArrayLike, own: ArrayLike) -> "LognormalMixture":
     )
     log_q = log_q + special.LOG_2
     means = jnp.logaddexp(log_p, log_n) - log_q  # log of the mean of A in every cell
-    step = jnp.diff(scales)
-    some = step > 0.0
-    inner = jnp.clip(means[:-1] - scales[:-1], 0.0, step)  # of the mean, from the left end
-    whole = -jnp.expm1(-jnp.where(some, step, 1.0))
-    left, right = (
-        jnp.where(some, -jnp.expm1(-jnp.where(some, x, 0.5)) / whole, other)
-        for x, other in ((step - inner, 1.0), (inner, 0.0))
-    )
-    lower = log_q[:-1] + _divergences.log_positive(left)
-    upper = log_q[:-1] + _divergences.log_positive(right) + (inner - step)
+    lower, upper = two_points(log_q[:-1], means[:-1], scales[:-1], scales[1:])
     edge = jnp.full(1, -jnp.inf)
     weights = _divergences.log_add(jnp.concatenate([lower, edge]), jnp.concatenate([edge, upper]))
     v = jnp.asarray(common) + 0.5 * jnp.asarray(own)
