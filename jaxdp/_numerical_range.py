@@ -47,6 +47,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _divergences, _law, _numerical
+from jaxdp import _special as special
 from jaxdp._divergences import SLACK
 from jaxdp._law import AnyDirection, Bounds, Sides
 from jaxdp._mechanisms import (
@@ -195,6 +196,8 @@ class _Optimal:
     spacing: jax.Array
     values: dict[int, jax.Array]
     usable: jax.Array
+    top: jax.Array  # epsilon of a step
+    once: jax.Array  # whether it is one step, whose curve is known
 
     def _cell(self, index: jax.Array, side: int) -> Bounds:
         """A line through g = e^(x - x_i) on the cell after x_i: above the chord, below another one.
@@ -222,7 +225,9 @@ class _Optimal:
         log = jnp.minimum(_divergences.log_positive(value), 0.0)
         nothing = 0.0 if side > 0 else -jnp.inf
         log = _divergences._reflect(epsilon, log, side * SLACK)
-        return jnp.where(inside & self.usable, log, nothing)
+        log = jnp.where(inside & self.usable, log, nothing)
+        exact = BoundedRange(self.top)._log_hockey_stick(epsilon, "remove", side * SLACK)
+        return jnp.where(self.once, exact, log)
 
     def epsilon(self, log_target: jax.Array, side: int) -> jax.Array:
         """The x at which the lines of `log_delta` fall to delta, found cell by cell."""
@@ -235,7 +240,12 @@ class _Optimal:
         growth = jnp.clip(growth, 0.0, jnp.expm1(self.spacing))
         x = index * self.spacing + jnp.log1p(growth)
         found = (values[-4] <= target) & (target > _LEAST) & self.usable
-        return jnp.where(found, x * (1.0 + side * _ROUNDING), jnp.inf if side > 0 else 0.0)
+        x = jnp.where(found, x * (1.0 + side * _ROUNDING), jnp.inf if side > 0 else 0.0)
+        # (1 - e^{(x - top)/2})^2 = delta (1 - e^-top)
+        root = jnp.sqrt(jnp.exp(log_target) * -jnp.expm1(-self.top))
+        exact = self.top + 2.0 * special.log1p(-jnp.minimum(root, 1.0 - 1e-16))
+        exact = jnp.maximum(exact + side * _ROUNDING * (1.0 + self.top), 0.0)
+        return jnp.where(self.once, exact, x)
 
 
 def _optimal(m: Mechanism) -> _Optimal | None:
@@ -246,7 +256,8 @@ def _optimal(m: Mechanism) -> _Optimal | None:
     top = 1.0 * jnp.asarray(terms[0].mechanism.epsilon)
     count = 1.0 * jnp.asarray(terms[0].multiplicity)
     usable = (count <= _MOST_STEPS) & (top <= _LARGEST)
-    return _of_steps(jnp.minimum(top, _LARGEST), jnp.clip(count, 0.0, _MOST_STEPS), usable)
+    held = _of_steps(jnp.minimum(top, _LARGEST), jnp.clip(count, 0.0, _MOST_STEPS), usable)
+    return dataclasses.replace(held, top=top, once=count == 1.0)
 
 
 def _of_steps(top: jax.Array, held: jax.Array, usable: jax.Array) -> _Optimal:
@@ -259,7 +270,7 @@ def _of_steps(top: jax.Array, held: jax.Array, usable: jax.Array) -> _Optimal:
         before = jax.lax.fori_loop(0, whole.astype(jnp.int32), lambda _, v, f=step: f(v), start)
         share = held - whole
         values[side] = before + share * (step(before) - before)
-    return _Optimal(spacing, values, usable)
+    return _Optimal(spacing, values, usable, top, jnp.asarray(False))
 
 
 def _step_function(top: jax.Array, side: int) -> Any:

@@ -334,3 +334,12 @@ def test_bad_arguments():
         jaxdp.SparseVector(1.0, 0)
     with pytest.raises(ValueError, match="replace_one"):
         jaxdp.replace_one(jaxdp.ExponentialMechanism(1.0))
+
+
+def test_one_step_repeated_is_the_step():
+    """Breaks when one step in a composition is read from the lattice of many."""
+    once = jaxdp.ExponentialMechanism(np.array([0.01, 1.0, 20.0]))
+    with jax.enable_x64(True):
+        run = jaxdp.Repeated(once, 1)
+        for asked, at in ((jaxdp.epsilon_bounds, 1e-6), (jaxdp.delta_bounds, 0.009)):
+            np.testing.assert_allclose(asked(run, at), asked(once, at), rtol=1e-9)

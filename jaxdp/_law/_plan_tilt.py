@@ -28,6 +28,9 @@ _GENTLER = 0.25 ** np.arange(9.0)
 _FARTHER = 4.0  # times as far beyond epsilon as all of a mass counts
 _PLACED = 1e-11  # of a loss: what masses of it tell
 _CELLS = 4.0  # of the lattice
+# Where delta is more than it is at 0, a law is read there that is planned for so small an epsilon,
+# or so many deviations: laws about losses below 0 may have no scale.
+_NEXT_TO_0, _ABOUT_0 = 5e-7, 0.1
 _WIDER, _WIDTH = 16.0, 0.1  # deviations of the law at that tilt; of those, in inverse tilts
 
 
@@ -213,6 +216,11 @@ def tilted(
     used = jnp.maximum(count, 1.0)  # a term may occur no times: its powers are 1
     edges = given.edges
     centre, log_answer = _saddle.estimate(given, epsilon, log_delta)
+    level = jnp.asarray(False)
+    if epsilon is None:
+        level = ~(centre > 0.0)
+        whole = jnp.sqrt(jnp.sum(count * moments(given, jnp.float64(0.0)).variance))
+        centre = jnp.where(level, jnp.minimum(_NEXT_TO_0, _ABOUT_0 * whole), centre)
     cut = _cut_off(given, used, _single(terms), centre, log_answer, tolerated, epsilon is None)
     centre = cut.centre
     atoms = given._replace(log_p=cut.log_p, loss=cut.loss)
@@ -222,7 +230,7 @@ def tilted(
     margin = jnp.minimum(jnp.log(2.0) / theta, 2.0 * deviation)
     if epsilon is None:  # no estimate is to be above what Chernoff knows at this tilt
         most = jnp.sum(count * m.log_norm) + log_price(theta) - log_answer
-        centre = jnp.minimum(centre, most / theta)
+        centre = jnp.where(level, centre, jnp.minimum(centre, most / theta))
         centre = 0.25 * margin * jnp.floor(4.0 * centre / margin)
     # (What is looked for is at most 1; an estimate of it need not be.)
     log_value = jnp.minimum(log_answer - jnp.sum(count * m.log_norm) + theta * centre, 0.0)
