@@ -62,6 +62,7 @@ from jaxdp._mechanisms._base import Term
 from jaxdp._mechanisms._bounded_range import BoundedRange
 from jaxdp._mechanisms._combinators import of_terms
 from jaxdp._mechanisms._schedule import Steps
+from jaxdp._noise import FinitePair
 from jaxdp._numerical_range_table import as_pair
 
 _CELLS = 64  # of epsilon
@@ -71,18 +72,25 @@ _LARGEST = 30.0  # epsilon: beyond, e^epsilon is 0 or infinite to some of what f
 _LARGEST_TABLED = 7.0  # epsilon: slopes over e^(48 epsilon) do not underflow
 _ROUNDING = 64.0 * SLACK  # of a step, relative
 _LEAST = 1e-290  # what underflows is less
+_NEAR_THE_END = 0.9  # of a range: for samples, allocations and selections at large epsilon
 
 
 def has_range(m: Mechanism) -> bool:
-    """Whether a step of m, perhaps sampled, is known by its range only."""
+    """Whether a step of m, or what runs in one at any depth, is known by its range only."""
     return any(_step_has_range(t.mechanism) for t in _curve.canonical_terms(m))
 
 
 def _step_has_range(step: Any) -> bool:
-    if isinstance(step, PoissonSampled):
-        return has_range(step.mechanism)
     if isinstance(step, Steps):
         return _step_has_range(step.mechanism)
+    return _is_range(step) or any(has_range(m) for m in step._held())
+
+
+def _sampled_range(step: Any) -> bool:
+    """Whether that is a step itself, perhaps sampled: then its moments may say more."""
+    if isinstance(step, (Steps, PoissonSampled)):
+        inner = step.mechanism
+        return any(_sampled_range(t.mechanism) for t in _curve.canonical_terms(inner))
     return _is_range(step)
 
 
@@ -90,19 +98,37 @@ def _is_range(step: Any) -> bool:
     return isinstance(step, BoundedRange)
 
 
-def attained(m: Mechanism) -> Mechanism:
-    """m with steps that attain their range: two outcomes that neighbours exchange."""
-    return of_terms([Term(_attained_step(t.mechanism), t.count) for t in _curve.canonical_terms(m)])
+def attained(m: Mechanism, share: float | None = None) -> Mechanism:
+    """m with steps that attain their range: two outcomes that neighbours exchange.
+
+    Or two of losses t and t - epsilon, t being that share of epsilon.
+    """
+    terms = _curve.canonical_terms(m)
+    return of_terms([Term(_attained_step(t.mechanism, share), t.count) for t in terms])
 
 
-def _attained_step(step: Any) -> Any:
+def _attained_step(step: Any, share: float | None = None) -> Any:
     if not _step_has_range(step):
         return step
-    if isinstance(step, PoissonSampled):
-        return PoissonSampled(attained(step.mechanism), step.sampling_probability)
+    if _is_range(step):
+        top = 1.0 * jnp.asarray(step.epsilon)
+        return RandomizedResponse(0.5 * top) if share is None else _two_outcomes(top, share)
     if isinstance(step, Steps):
-        return dataclasses.replace(step, mechanism=_attained_step(step.mechanism))
-    return RandomizedResponse(0.5 * step.epsilon)
+        return dataclasses.replace(step, mechanism=_attained_step(step.mechanism, share))
+    several = getattr(step, "mechanisms", None)
+    if several is not None:
+        parts = tuple(attained(m, share) for m in several)
+        return dataclasses.replace(step, mechanisms=parts)
+    return dataclasses.replace(step, mechanism=attained(step.mechanism, share))
+
+
+def _two_outcomes(top: jax.Array, share: float) -> FinitePair:
+    t = share * top
+    often = -jnp.expm1(t - top) / -jnp.expm1(-top)
+    rarely = jnp.exp(t - top) * -jnp.expm1(-t) / -jnp.expm1(-top)
+    without = often * jnp.exp(-t) * (1.0 + 2.0**-48)  # (rounding is not to make the range wider)
+    p, q = jnp.stack([often, rarely], axis=-1), jnp.stack([without, 1.0 - without], axis=-1)
+    return FinitePair(p, q)
 
 
 def joined(m: Mechanism, side: int) -> Mechanism:
@@ -171,10 +197,17 @@ def _best(
     def one(side: int) -> jax.Array:
         known = None if optimal is None else read(optimal, side)
         if side > 0:
-            best = _numerical.larger(direction, renyi)
-            return jnp.minimum(best, ask(joined(m, side), side)[0] if known is None else known)
-        value = ask(attained(m) if known is not None else joined(m, side), side)[0]
-        return value if known is None else jnp.maximum(value, known)
+            other = ask(joined(m, side), side)[0] if known is None else known
+            steps = [t.mechanism for t in _curve.canonical_terms(m)]
+            if not any(map(_sampled_range, steps)):
+                return other
+            return jnp.minimum(_numerical.larger(direction, renyi), other)
+        if known is not None:
+            return jnp.maximum(ask(attained(m), side)[0], known)
+        value = ask(joined(m, side), side)[0]
+        if any(_is_range(t.mechanism) for t in _curve.canonical_terms(m)):
+            return value
+        return jnp.maximum(value, ask(attained(m, _NEAR_THE_END), side)[0])
 
     return tuple(one(side) for side in sides)
 

@@ -343,3 +343,32 @@ def test_one_step_repeated_is_the_step():
         run = jaxdp.Repeated(once, 1)
         for asked, at in ((jaxdp.epsilon_bounds, 1e-6), (jaxdp.delta_bounds, 0.009)):
             np.testing.assert_allclose(asked(run, at), asked(once, at), rtol=1e-9)
+
+
+def _allocated(epsilon, steps, level, choices=400):
+    """delta of one of so many exponential mechanisms, the worst pair of losses t, t - epsilon."""
+    worst = 0.0
+    for t in np.linspace(0.0, epsilon, choices):
+        often = np.expm1(t - epsilon) / np.expm1(-epsilon)
+        p, loss = np.array([often, 1.0 - often]), np.array([t, t - epsilon])
+        outcomes = np.array(list(itertools.product((0, 1), repeat=steps)))
+        q = np.prod((p * np.exp(-loss))[outcomes], axis=1)
+        ratio = np.mean(np.exp(loss)[outcomes], axis=1)
+        worst = max(worst, q @ np.maximum(ratio - np.exp(level), 0.0))
+    return worst
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "steps", "level"), [(2.0, 3, 0.8), (6.0, 3, 3.0), (1.0, 2, 0.1)]
+)
+def test_what_is_known_by_its_range_is_attained_at_any_depth(epsilon, steps, level):
+    """Breaks when a bound below is of the envelope of pairs, which no mechanism has."""
+    run = jaxdp.RandomAllocation(jaxdp.ExponentialMechanism(epsilon), steps)
+    with jax.enable_x64(True):
+        low, high = jaxdp.delta_bounds(run, level, direction="remove")
+        tuned = jaxdp.RepeatAndSelect(jaxdp.ExponentialMechanism(epsilon), 3.0)
+        largest = jaxdp.epsilon_bounds(tuned, 0.0)
+    truth = _allocated(epsilon, steps, level)
+    assert 0.6 * truth <= low <= truth * (1.0 + 1e-3)
+    assert truth <= high
+    assert largest[0] < largest[1]  # no one pair has the largest loss and the largest weight

@@ -73,6 +73,7 @@ class Mechanism(_structure.Compared, abc.ABC):
     _replaceable: ClassVar[bool] = True  # whether twice a `sensitivity` is that of an exchange
     _takes_runs: ClassVar[bool] = False  # whether its masses may be those of runs (`_noise._runs`)
     _by_curve: ClassVar[bool] = False  # whether it is an `_of_curve.OfCurve`, known by bounds
+    _is_envelope: ClassVar[bool] = False  # whether no one pair it may have has all of its curve
     _instead: ClassVar[str | None] = None  # what to do with one that is no part of others
 
     def __post_init__(self) -> None:

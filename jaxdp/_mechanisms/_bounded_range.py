@@ -40,6 +40,7 @@ class BoundedRange(Base):
     epsilon: ArrayLike
 
     _domains: ClassVar = {"epsilon": _checks.POSITIVE}
+    _is_envelope: ClassVar = True
 
     def _rate(self, s: jax.Array) -> jax.Array:
         epsilon = 1.0 * jnp.asarray(self.epsilon)

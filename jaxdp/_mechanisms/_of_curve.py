@@ -19,6 +19,7 @@ class OfCurve(Base):
 
     _has_law: ClassVar = False
     _by_curve: ClassVar = True
+    _is_envelope: ClassVar = True
 
     @abc.abstractmethod
     def _pair(self, side: int, log_floor: jax.Array, law: Law) -> tuple[jax.Array, ...]:

@@ -80,8 +80,9 @@ class ExponentialMechanism(Selection):
     1909.13830), by dynamic programming; composed with other mechanisms, that of both in any order
     (proof in `jaxdp._numerical_range`). Above, Rényi divergences are looked at as well, beyond 256
     steps alone. Sampled, the bounds are the least of what the dominating law and the Rényi
-    divergences say; from below, what two candidates of equal score attain. (`privacy_loss` has the
-    dominating law, above as below.)
+    divergences say, and allocated, mixed or selected what the law says; from below, what two
+    candidates of equal score attain, or of one much better. (`privacy_loss` has the dominating law,
+    above as below.)
 
     Args:
       epsilon: > 0, any shape: the range of the loss.

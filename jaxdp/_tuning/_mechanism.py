@@ -249,7 +249,10 @@ class RepeatAndSelect(OfCurve, OfDivergences):
         return self.mechanism._range_ulps() + _selected.MOST_ULPS
 
     def _attains_range(self) -> bool:
-        return _curve.is_exact(self.mechanism)
+        """Where one pair has all of the run's curve."""
+        return _curve.is_exact(self.mechanism) and not _curve.any_inside(
+            self.mechanism, lambda m: any(t.mechanism._is_envelope for t in m._terms())
+        )
 
     def _log_failure(self, direction: Direction) -> jax.Array:
         """That of an order that has failures for the best."""
