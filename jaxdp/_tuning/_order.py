@@ -5,6 +5,14 @@ than all. For the best event at any g, what is before it, inside and after it ar
 this order (its contribution, differentiated by where an outcome belongs, is linear in X with slopes
 in this order). So that is a mechanism, and its masses those of K's generating function; only c is
 to be chosen. Where many outcomes have one X, some of them are better than others.
+
+A law below has events that none of the outcomes are: what is known is that each of its tails, with
+Q-mass b and P-mass a, lies below the best test of level b of the mechanism, whose tests are nested.
+Let x and a be the P-mass from c on and from some outcome on: that event has, by selection, P-mass
+f(x) - f(x - a), which rises in x and a as f is convex, and so does not have less by the best tests
+of the levels; and the same Q-mass. So the events that count are those from one piece on, and
+pieces' ratios rise along the order. The best outcomes, below c, are one piece, of a ratio that is
+at most that of all others: where it counts, all do, and H(g) is at least 1 - g anyway.
 """
 
 from typing import Any, NamedTuple
@@ -13,13 +21,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdp._divergences import exp_log
+from jaxdp._divergences import exp_log, log_positive
 from jaxdp._law import Table
 from jaxdp._law._from_curve import Pair
-from jaxdp._special import log1mexp, logsumexp
+from jaxdp._special import log1mexp
 from jaxdp._tuning._runs import Runs
 
-_PIECES, _PIECES_OF_THE_BEST = 1536, 511  # of a pair
+_PIECES = 1535  # of a pair, from c on
 _CHOICES, _FINER, _EVENTS = 96, 24, 384  # of c, of a better one, of events
 _AIMS, _ROUNDS = 16, 5  # of epsilons: so many, then so many between two of them
 _ROUNDED = 1e-9  # relative, of masses of sums of some thousands
@@ -124,51 +132,59 @@ class Events:
 
 
 def pair(runs: Runs, table: Table, place: jax.Array) -> Pair:
-    """The masses of a selection, of a law of one run in its "remove" reading, and of c in cells."""
+    """The masses of a selection, of a law of one run in its "remove" reading, and of c in cells.
+
+    The pieces from c on come first, the better the later, then those that are better than all.
+    """
     q, p, tau, rest = _Cells.of(table)
     first = lax.stop_gradient(place)
     cells = jnp.arange(q.shape[0], dtype=jnp.float64)
-    upper = jnp.clip(cells + 1.0 - first, 0.0, 1.0)  # parts of cells
+    inside = jnp.clip(cells + 1.0 - first, 0.0, 1.0)  # parts of cells
+    best_q, best_p = (r + jnp.sum(x * (1.0 - inside)) for r, x in zip(rest, (q, p), strict=True))
+    masses, then = (q * inside, p * inside), (best_q, best_p + tau)
+    share = _relative(inside)
+    for mass, more in zip(masses, then, strict=True):
+        fall = runs.fall(more + _from_high(mass))
+        share += _relative(fall[:-1] - fall[1:])
+    places = _places(share, _PIECES)
+    sums = [_at(_from_high(mass), places) for mass in masses]
+    q_of, p_of = (x[:-1] - x[1:] for x in sums)
+    q_of = jnp.maximum(q_of, 0.0) + _INTERPOLATED * sums[0][:-1]
+    p_of = jnp.maximum(p_of - _INTERPOLATED * sums[1][:-1], 0.0)
+    after_q, after_p = sums[0][1:] + then[0], sums[1][1:] + then[1]
 
-    def part(inside: jax.Array, then: tuple[jax.Array, jax.Array], number: int) -> tuple[Any, ...]:
-        """The pieces of some of the cells, the last ones the best but for what comes then."""
-        masses = q * inside, p * inside
-        share = _relative(inside)
-        for mass, more in zip(masses, then, strict=True):
-            fall = runs.fall(more + _from_high(mass))
-            share += _relative(fall[:-1] - fall[1:])
-        places = _places(share, number)
-        sums = [_at(_from_high(mass), places) for mass in masses]
-        q_of, p_of = (x[:-1] - x[1:] for x in sums)
-        q_of = jnp.maximum(q_of, 0.0) + _INTERPOLATED * sums[0][:-1]
-        p_of = jnp.maximum(p_of - _INTERPOLATED * sums[1][:-1], 0.0)
-        better_q = jnp.maximum(sums[0][1:] + then[0] - _TINY, 0.0)
-        log_q = runs.log_share(better_q, q_of) + _ROUNDED
-        log_p = runs.log_share(sums[1][1:] + then[1] + _TINY, p_of) - _margin(runs)
-        some = (p_of > 0.0) & jnp.isfinite(log_p) & jnp.isfinite(log_q)
-        loss = jnp.where(some, log_p, 0.0) - jnp.where(some, log_q, 0.0)
-        # Both less by what Q has too much of.
-        return loss, *(jnp.where(some, x - 4.0 * _ROUNDED, -jnp.inf) for x in (log_q, log_p))
+    def shares(q: jax.Array, p: jax.Array, after_q: Any, after_p: Any) -> list[jax.Array]:
+        """Logs of masses, both less by what Q has too much of."""
+        log_q = runs.log_share(jnp.maximum(after_q - _TINY, 0.0), q) + _ROUNDED
+        log_p = runs.log_share(after_p + _TINY, p) - _margin(runs)
+        some = (p > 0.0) & jnp.isfinite(log_p) & jnp.isfinite(log_q)
+        return [jnp.where(some, x - 4.0 * _ROUNDED, -jnp.inf) for x in (log_q, log_p)]
 
-    best_q, best_p = (r + jnp.sum(x * (1.0 - upper)) for r, x in zip(rest, (q, p), strict=True))
-    parts = [
-        part(upper, (best_q, best_p + tau), _PIECES),
-        part(1.0 - upper, rest, _PIECES_OF_THE_BEST),
-    ]
+    pieces = shares(q_of, p_of, after_q, after_p)
+    best = shares(best_q[None], best_p[None], 0.0, 0.0)
+    # (Not more likely than all that are worse: see the module.)
+    some = pieces[1] > -jnp.inf
+    least = jnp.min(jnp.where(some, pieces[1] - jnp.where(some, pieces[0], 0.0), jnp.inf))
+    best[1] = jnp.minimum(best[1], best[0] + lax.stop_gradient(least))
+    parts = [pieces, best]
     if runs.poisson:  # no run, nothing released
-        none = jnp.reshape(-runs.mean - 4.0 * _ROUNDED, (1,))
-        parts.append((jnp.zeros((1,)), none, none))
-    loss, log_q, log_p = (jnp.concatenate(x) for x in zip(*parts, strict=True))
+        parts.append([jnp.reshape(-runs.mean - 4.0 * _ROUNDED, (1,))] * 2)
+    log_q, log_p = (jnp.concatenate(x) for x in zip(*parts, strict=True))
+    some = log_p > -jnp.inf
+    loss = jnp.where(some, log_p, 0.0) - jnp.where(some, log_q, 0.0)
     return Pair(loss, log_q, log_p, runs.log_share(best_p + _TINY, tau) - _margin(runs))
 
 
 def log_curve(of: Pair, epsilon: jax.Array) -> jax.Array:
-    """log H of a pair at most."""
-    some = (of.log_p > -jnp.inf) & (of.log_q > -jnp.inf)
-    gap = jnp.where(some, epsilon + of.log_q - jnp.where(some, of.log_p, 0.0), 0.0)
-    inside = gap < 0.0
-    parts = of.log_p + log1mexp(jnp.where(inside, gap, -1.0))
-    return logsumexp(jnp.append(jnp.where(inside, parts, -jnp.inf), of.log_tau)) - _ROUNDED
+    """log H of a pair at epsilon >= 0 at most: by the best event of all pieces from one on."""
+    tails = [jnp.cumsum(exp_log(x[:_PIECES])[::-1]) for x in (of.log_q, of.log_p)]
+    log_q, log_p = log_positive(tails[0]), log_positive(tails[1] + exp_log(of.log_tau))
+    gap = jnp.where(
+        log_p > -jnp.inf, epsilon + log_q - jnp.where(log_p > -jnp.inf, log_p, 0.0), 0.0
+    )
+    below = gap < 0.0
+    value = jnp.where(below, log_p + log1mexp(jnp.where(below, gap, -1.0)), -jnp.inf)
+    return jnp.maximum(jnp.max(value), of.log_tau) - _ROUNDED
 
 
 def _margin(runs: Runs) -> float | jax.Array:
