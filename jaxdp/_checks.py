@@ -8,7 +8,7 @@ complex number, an object) raises TypeError, traced or not. Messages are short, 
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -192,3 +192,15 @@ def check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
         raise ValueError(
             f"{name} must be one of {', '.join(map(repr, choices))}, got {shown(value)}"
         )
+
+
+def common_shape(shapes: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The batch shape of arguments; ValueError unless their own broadcast."""
+    every = tuple(dict.fromkeys(shapes))
+    try:
+        return np.broadcast_shapes(*every)
+    except ValueError:
+        shown = " and ".join(str(shape) for shape in every if shape)
+        raise ValueError(
+            f"parameters and targets must have shapes that broadcast, got {shown}"
+        ) from None

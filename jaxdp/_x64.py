@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_derivatives import SymbolicZero
 
-from jaxdp import _devices, _special_subnormal
+from jaxdp import _checks, _devices, _special_subnormal
 from jaxdp._rounding import Rounding as Rounding
 from jaxdp._rounding import rounded as rounded
 
@@ -97,7 +97,7 @@ def split_shape(leaf: Any, core_ndim: int) -> tuple[tuple[int, ...], tuple[int, 
 
 def _batch_shape(leaves: Sequence[Any], core_ndims: Sequence[int]) -> tuple[int, ...]:
     shapes = (split_shape(x, n)[0] for x, n in zip(leaves, core_ndims, strict=True))
-    return np.broadcast_shapes(*shapes)
+    return _checks.common_shape(shapes)
 
 
 def _map_in_chunks(function, arrays, size: int, chunk: int) -> tuple[jax.Array, ...]:

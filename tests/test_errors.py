@@ -370,3 +370,11 @@ def test_schedules_of_what_has_axes_of_its_own(step):
     with pytest.raises(ValueError, match="mechanism must have"):
         jaxdp.Schedule(step)
     assert jaxdp.Schedule(jaxdp.Repeated(step, np.ones(4))).steps == 4
+
+
+def test_shapes_that_do_not_broadcast_are_named():
+    """Breaks when NumPy's own message, with numbers of arguments, is all that is said."""
+    with pytest.raises(ValueError, match=r"must have shapes that broadcast, got \(3,\) and \(2,\)"):
+        jaxdp.epsilon(jaxdp.Gaussian(np.ones(3)), np.full(2, 1e-5))
+    with pytest.raises(ValueError, match="at least one step"):
+        jaxdp.Schedule(jaxdp.Gaussian(np.array([])))

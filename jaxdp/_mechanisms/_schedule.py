@@ -60,6 +60,8 @@ class Schedule(Composition):
         lengths = lengths - {1} or lengths
         if len(lengths) > 1:
             raise ValueError(f"mechanism must have one number of steps, got {sorted(lengths)}")
+        if 0 in lengths:
+            raise ValueError("mechanism must have at least one step, got none")
         return lengths.pop() if lengths else None
 
     def _in_domain(self) -> jax.Array:
