@@ -38,9 +38,9 @@ def epsilon(step: RepeatAndSelect, log_target: jax.Array, tables: Tables) -> jax
     below = step._pair_below(tables.log_floor, law_of(tables), log_delta=log_target)
     found = _where_it_falls_to(log_target, lambda x: _order.log_curve(below, x))
     # (Beyond the last epsilon that is looked at, as much is true of that one.)
-    fails = below.log_tau > log_target
-    found = jnp.where(jnp.isfinite(found) | fails, found, _LAST)
-    return jnp.where(jnp.isnan(found), 0.0, found * (1.0 - _TOLERANCE))
+    found = jnp.where(jnp.isfinite(found) | (below.log_tau > log_target), found, _LAST)
+    known = _order.log_curve(below, jnp.asarray(_LAST)) <= 0.0  # no number, if nothing is known
+    return jnp.where(known, found * (1.0 - _TOLERANCE), 0.0)
 
 
 def _where_it_falls_to(log_target: jax.Array, curve: Callable[[jax.Array], jax.Array]) -> jax.Array:

@@ -124,7 +124,8 @@ def _chords(falls: jax.Array, log_w: jax.Array, log_mean: jax.Array):
 def shifted(at: tuple[jax.Array, jax.Array], one: Curve, epsilon: jax.Array) -> jax.Array:
     """log H_K at an epsilon >= 0 at most, by `shifts` and the curve of one run."""
     log_y, log_d = at
-    return jnp.minimum(logsumexp(log_d + one(epsilon + log_y)), 0.0)
+    value = jnp.minimum(logsumexp(log_d + one(epsilon + log_y)), 0.0)
+    return jnp.where(jnp.isnan(value), 0.0, value)  # what could not be computed says nothing
 
 
 class Tabulated:
