@@ -100,7 +100,7 @@ def batch(
     recipe, inputs = recipe_of(build, tuple(args))
     leaves, treedef = jax.tree.flatten((*targets, inputs, low, high))
     leaves = [np.asarray(leaf, np.float64) for leaf in leaves]
-    shape = np.broadcast_shapes(*(leaf.shape for leaf in leaves))
+    shape = _checks.common_shape(leaf.shape for leaf in leaves)
     total = int(np.prod(shape, dtype=np.int64))
     first, last = _share(total) if shared else (0, total)
 

@@ -157,8 +157,7 @@ def _log_delta_of_averages(
         return _numerical_average.log_delta(m, epsilon, add, sides, grid_size, as_term)
 
     found = _of_averages(m, add, sides, grid_size, aim, bounds)
-    remove, added = _curve.ends(m)
-    return _law.cap_log_deltas(found, sides, epsilon, _law.either(add, added, remove))
+    return _law.cap_log_deltas(found, sides, epsilon, _law.end_of(_curve.ends(m), add))
 
 
 def log_delta(
@@ -200,8 +199,7 @@ def _log_delta(
             each = [_tables(read, side, grid_size, aim, finer=2)[0] for side in sides]
             found = [_numerical_tuning.log_delta(tuned, jnp.abs(epsilon), t) for t in each]
             found = [_law.reflected(epsilon, x, t.side) for x, t in zip(found, each, strict=True)]
-            remove, added = _curve.ends(m)
-            end = _law.either(add, added, remove)
+            end = _law.end_of(_curve.ends(m), add)
             return _law.cap_log_deltas(tuple(found), sides, epsilon, end)
 
         return _over_flags(direction, sides, of_runs)
@@ -247,8 +245,7 @@ def _epsilon(
         def of_runs(add: _law.Flag, sides: Sides) -> Bounds:
             each = [_tables(add, side, grid_size, log_target, finer=2)[0] for side in sides]
             found = tuple(_numerical_tuning.epsilon(tuned, log_target, t) for t in each)
-            remove, added = _curve.ends(m)
-            return _law.cap_epsilons(found, sides, log_target, _law.either(add, added, remove))
+            return _law.cap_epsilons(found, sides, log_target, _law.end_of(_curve.ends(m), add))
 
         return _over_flags(direction, sides, of_runs)
     if _curve.has_average(m):
@@ -258,8 +255,7 @@ def _epsilon(
 
         def one(add: _law.Flag, sides: Sides) -> Bounds:
             found = _of_averages(m, add, sides, grid_size, log_target, of_averages)
-            remove, added = _curve.ends(m)
-            return _law.cap_epsilons(found, sides, log_target, _law.either(add, added, remove))
+            return _law.cap_epsilons(found, sides, log_target, _law.end_of(_curve.ends(m), add))
 
         return _over_flags(direction, sides, one, together=_numerical_average.is_one(m))
     if has_tables(m):

@@ -60,7 +60,7 @@ from jaxdp._mechanisms import (
 )
 from jaxdp._mechanisms._base import Term
 from jaxdp._mechanisms._bounded_range import BoundedRange
-from jaxdp._mechanisms._combinators import of_terms
+from jaxdp._mechanisms._combinators import of_terms, with_held
 from jaxdp._mechanisms._schedule import Steps
 from jaxdp._noise import FinitePair
 from jaxdp._numerical_range_table import as_pair
@@ -115,11 +115,7 @@ def _attained_step(step: Any, share: float | None = None) -> Any:
         return RandomizedResponse(0.5 * top) if share is None else _two_outcomes(top, share)
     if isinstance(step, Steps):
         return dataclasses.replace(step, mechanism=_attained_step(step.mechanism, share))
-    several = getattr(step, "mechanisms", None)
-    if several is not None:
-        parts = tuple(attained(m, share) for m in several)
-        return dataclasses.replace(step, mechanisms=parts)
-    return dataclasses.replace(step, mechanism=attained(step.mechanism, share))
+    return with_held(step, lambda m: attained(m, share))
 
 
 def _two_outcomes(top: jax.Array, share: float) -> FinitePair:

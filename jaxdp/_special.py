@@ -347,6 +347,13 @@ def exp_divided_difference(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(near, series, direct)
 
 
+def log_sub(a: jax.Array, b: jax.Array) -> jax.Array:
+    """log(e^a - e^b) for a > b, else -inf."""
+    some = a > b
+    gap = jnp.where(some, b - a, -1.0)
+    return jnp.where(some, jnp.where(some, a, 0.0) + log1mexp(gap), -jnp.inf)
+
+
 def logsumexp(values: ArrayLike, axis: int | None = None) -> jax.Array:
     """log(sum(exp(values))) with -inf entries allowed: no nan in value or gradient."""
     values = jnp.asarray(values, jnp.float64)

@@ -1,6 +1,5 @@
 """What lies below k of t steps: one statistic of the release, as `_law._subset` has it."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -12,16 +11,13 @@ from jaxdp._mechanisms import (
     Average,
     Direction,
     Mechanism,
-    Mixture,
-    PoissonSampled,
     mechanism,
 )
 from jaxdp._mechanisms._base import Term
-from jaxdp._mechanisms._combinators import of_terms
+from jaxdp._mechanisms._combinators import of_terms, with_held
 from jaxdp._mechanisms._curve import canonical_terms
 from jaxdp._mechanisms._schedule import Steps
 from jaxdp._special import log1p
-from jaxdp._tuning import RepeatAndSelect
 
 
 @mechanism
@@ -80,13 +76,9 @@ def has_selection(m: Mechanism) -> bool:
 def _step_has(step: Any) -> bool:
     if isinstance(step, Block) and step.whole is not None:
         return True
-    if isinstance(step, Mixture):
-        return any(has_selection(part) for part in step.mechanisms)
     if isinstance(step, Steps):
         return _step_has(step.mechanism)
-    if isinstance(step, (PoissonSampled, RepeatAndSelect, Average)):
-        return has_selection(step.mechanism)
-    return False
+    return any(has_selection(part) for part in step._held())
 
 
 def blocks_are_exact(m: Mechanism) -> jax.Array | None:
@@ -104,13 +96,9 @@ def _extremes(step: Any) -> list[jax.Array | None]:
         return [None if not whole.perhaps else jnp.all(extreme)]
     if isinstance(step, Steps):
         return _extremes(step.mechanism)
-    if isinstance(step, Mixture):
-        parts = step.mechanisms
-    elif isinstance(step, (PoissonSampled, RepeatAndSelect, Average)):
-        parts = (step.mechanism,)
-    else:
-        return []
-    return [x for part in parts for t in canonical_terms(part) for x in _extremes(t.mechanism)]
+    return [
+        x for part in step._held() for t in canonical_terms(part) for x in _extremes(t.mechanism)
+    ]
 
 
 def below(m: Mechanism) -> Mechanism:
@@ -144,6 +132,4 @@ def below(m: Mechanism) -> Mechanism:
 def _below_step(step: Any) -> Any:
     if not _step_has(step):
         return step
-    if isinstance(step, Mixture):
-        return Mixture([below(part) for part in step.mechanisms], step.weights)
-    return dataclasses.replace(step, mechanism=below(step.mechanism))
+    return with_held(step, below)

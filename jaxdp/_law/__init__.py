@@ -4,6 +4,7 @@ from jaxdp._law._aimed import aimed_bounds as aimed_bounds
 from jaxdp._law._loss_law import loss_law as loss_law
 from jaxdp._law._query import cap_epsilons as cap_epsilons
 from jaxdp._law._query import cap_log_deltas as cap_log_deltas
+from jaxdp._law._query import end_of as end_of
 from jaxdp._law._query import epsilon_bounds as epsilon_bounds
 from jaxdp._law._query import log_delta_bounds as log_delta_bounds
 from jaxdp._law._query import log_delta_estimate as log_delta_estimate

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from jaxdp._law._compose import compose
 from jaxdp._law._plan import plan
-from jaxdp._law._query import _epsilon, _log_delta, _of, cap_epsilons, cap_log_deltas
+from jaxdp._law._query import _epsilon, _log_delta, cap_epsilons, cap_log_deltas, end_of
 from jaxdp._law._terms import AnyDirection, Terms, over_directions
 
 
@@ -28,7 +28,7 @@ def aimed_bounds(
 
     def answer(terms: Terms, flip: jax.Array) -> tuple[jax.Array, jax.Array]:
         chosen = plan(terms, None, log_delta, size)
-        law, end = compose(terms, chosen, size, 1), _of(ends, flip)
+        law, end = compose(terms, chosen, size, 1), end_of(ends, flip)
         delta = cap_log_deltas((_log_delta(law, epsilon, 1),), (1,), epsilon, end)[0]
         there = cap_epsilons((_epsilon(law, log_delta, chosen.epsilon, 1),), (1,), log_delta, end)
         return delta, there[0]

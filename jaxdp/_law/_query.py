@@ -15,7 +15,7 @@ from jaxdp._law._events import delta_at, epsilon_at, with_events
 from jaxdp._law._plan import Plan, plan
 from jaxdp._law._saddle import coarse_atoms, estimate, log_price, saddle_point
 from jaxdp._law._terms import AnyDirection, Direction, Terms, oriented, over_directions
-from jaxdp._special import log1mexp
+from jaxdp._special import log1mexp, log_sub
 
 DEFAULT_SIZE = 8192
 _LARGEST_EXPONENT = 650.0
@@ -23,13 +23,6 @@ _BLOCK = 32  # points that are looked at together to find out where a curve is m
 _SURE = 1e-9  # of a mass's log
 _FAR = 500.0  # losses so far above the centre of a reading count by their P-mass
 _ROUGH = 0.5  # total variation of the weights, of two for a lone atom
-
-
-def _log_sub(a: jax.Array, b: jax.Array) -> jax.Array:
-    """log(e^a - e^b) for a > b, else -inf."""
-    some = a > b
-    gap = jnp.where(some, b - a, -1.0)
-    return jnp.where(some, jnp.where(some, a, 0.0) + log1mexp(gap), -jnp.inf)
 
 
 def _prefactor(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
@@ -150,7 +143,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     unit = jnp.exp(jnp.clip(-theta * at, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     bound += side * left_out(law, at + centre, side) * unit
     gone = law.log_tau
-    target = _log_sub(log_delta, gone) - _prefactor(law, centre, side)
+    target = log_sub(log_delta, gone) - _prefactor(law, centre, side)
     reachable = target > -jnp.inf
     # The curve's sums are off by that much: it is met that much earlier or later.
     target = jnp.exp(jnp.clip(jnp.where(reachable, target, 0.0), -700.0, 700.0))
@@ -184,7 +177,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
 
 def _chernoff_epsilon(law: Composed, log_delta: jax.Array) -> jax.Array:
     """The epsilon where e^{sum n K - theta eps} sup g is delta less P{inf}, whatever the window."""
-    target = _log_sub(log_delta, law.log_tau + 2.0**-48)
+    target = log_sub(log_delta, law.log_tau + 2.0**-48)
     some = (target > -jnp.inf) & (law.theta > 0.0) & jnp.isfinite(law.log_scale)
     theta = jnp.where(some, law.theta, 1.0)
     exponent = law.log_scale + log_price(theta) + jnp.log1p(law.stray) - target
@@ -241,7 +234,8 @@ def cap_epsilons(
     return tuple(capped(bound, side) for bound, side in zip(bounds, sides, strict=True))
 
 
-def _of(ends: tuple[Any, Any], flip: jax.Array) -> End:
+def end_of(ends: tuple[Any, Any], flip: jax.Array) -> End:
+    """That of adding a record where that is asked for, else of removing one."""
     remove, add = ends
     return jnp.where(flip, add[0], remove[0]), jnp.where(flip, add[1], remove[1])
 
@@ -279,7 +273,7 @@ def log_delta_bounds(
     def bound(terms: Terms, chosen: Plan, flip: jax.Array, side: int) -> jax.Array:
         value = _log_delta(compose(terms, chosen, size, side), distance, side)
         value = with_events(terms, value, side, chosen, delta_at(distance))
-        ends_of = _of(ends, flip ^ mirrored)
+        ends_of = end_of(ends, flip ^ mirrored)
         return reflected(epsilon, cap_log_deltas((value,), (side,), distance, ends_of)[0], side)
 
     def choose(terms: Terms) -> Plan:
@@ -370,7 +364,7 @@ def epsilon_bounds(
         law = compose(terms, chosen, size, side)
         value = _epsilon(law, log_delta, chosen.epsilon, side)
         value = with_events(terms, value, side, chosen, epsilon_at(log_delta))
-        return cap_epsilons((value,), (side,), log_delta, _of(ends, flip))[0]
+        return cap_epsilons((value,), (side,), log_delta, end_of(ends, flip))[0]
 
     def choose(terms: Terms) -> Plan:
         return plan(terms, None, log_delta, size)

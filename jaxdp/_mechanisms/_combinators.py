@@ -1,7 +1,8 @@
 """Adaptive composition: mechanisms whose losses add up."""
 
+import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -159,6 +160,14 @@ def repeated(step: Any, count: Any) -> Mechanism:
     object.__setattr__(run, "mechanism", step)
     object.__setattr__(run, "count", count)
     return run
+
+
+def with_held(step: Any, change: Callable[[Mechanism], Mechanism]) -> Any:
+    """A step whose `_held` mechanisms are changed."""
+    several = getattr(step, "mechanisms", None)
+    if several is not None:
+        return dataclasses.replace(step, mechanisms=tuple(map(change, several)))
+    return dataclasses.replace(step, mechanism=change(step.mechanism))
 
 
 def of_terms(terms: Sequence[Term]) -> Mechanism:
