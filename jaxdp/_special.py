@@ -347,11 +347,11 @@ def exp_divided_difference(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.where(near, series, direct)
 
 
-def log_sub(a: jax.Array, b: jax.Array) -> jax.Array:
-    """log(e^a - e^b) for a > b, else -inf."""
+def log_excess(a: jax.Array, b: jax.Array) -> jax.Array:
+    """`log_sub_exp` for a > b, else -inf."""
     some = a > b
-    gap = jnp.where(some, b - a, -1.0)
-    return jnp.where(some, jnp.where(some, a, 0.0) + log1mexp(gap), -jnp.inf)
+    value = log_sub_exp(jnp.where(some, a, 0.0), jnp.where(some, b, -1.0))
+    return jnp.where(some, value, -jnp.inf)
 
 
 def logsumexp(values: ArrayLike, axis: int | None = None) -> jax.Array:

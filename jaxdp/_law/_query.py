@@ -15,7 +15,7 @@ from jaxdp._law._events import delta_at, epsilon_at, with_events
 from jaxdp._law._plan import Plan, plan
 from jaxdp._law._saddle import coarse_atoms, estimate, log_price, saddle_point
 from jaxdp._law._terms import AnyDirection, Direction, Terms, oriented, over_directions
-from jaxdp._special import log1mexp, log_sub
+from jaxdp._special import log1mexp, log_excess
 
 DEFAULT_SIZE = 8192
 _LARGEST_EXPONENT = 650.0
@@ -143,7 +143,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     unit = jnp.exp(jnp.clip(-theta * at, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     bound += side * left_out(law, at + centre, side) * unit
     gone = law.log_tau
-    target = log_sub(log_delta, gone) - _prefactor(law, centre, side)
+    target = log_excess(log_delta, gone) - _prefactor(law, centre, side)
     reachable = target > -jnp.inf
     # The curve's sums are off by that much: it is met that much earlier or later.
     target = jnp.exp(jnp.clip(jnp.where(reachable, target, 0.0), -700.0, 700.0))
@@ -177,7 +177,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
 
 def _chernoff_epsilon(law: Composed, log_delta: jax.Array) -> jax.Array:
     """The epsilon where e^{sum n K - theta eps} sup g is delta less P{inf}, whatever the window."""
-    target = log_sub(log_delta, law.log_tau + 2.0**-48)
+    target = log_excess(log_delta, law.log_tau + 2.0**-48)
     some = (target > -jnp.inf) & (law.theta > 0.0) & jnp.isfinite(law.log_scale)
     theta = jnp.where(some, law.theta, 1.0)
     exponent = law.log_scale + log_price(theta) + jnp.log1p(law.stray) - target

@@ -24,7 +24,7 @@ from jax import lax
 from jaxdp._divergences import exp_log, log_positive
 from jaxdp._law import Table
 from jaxdp._law._from_curve import Pair
-from jaxdp._special import log_sub
+from jaxdp._special import log_excess
 from jaxdp._tuning._runs import Runs
 
 _PIECES = 1535  # of a pair, from c on
@@ -104,7 +104,7 @@ class Events:
     def _log_delta(logs: tuple[jax.Array, jax.Array], epsilon: jax.Array) -> jax.Array:
         """log(P - e^epsilon Q) of the best event, for each c."""
         log_q, log_p = logs
-        return jnp.max(log_sub(log_p, epsilon + log_q), axis=0)
+        return jnp.max(log_excess(log_p, epsilon + log_q), axis=0)
 
     def best(self, epsilon: jax.Array) -> jax.Array:
         """A good c at an epsilon, in cells."""
@@ -176,7 +176,7 @@ def log_curve(of: Pair, epsilon: jax.Array) -> jax.Array:
     """log H of a pair at epsilon >= 0 at most: by the best event of all pieces from one on."""
     tails = [jnp.cumsum(exp_log(x[:_PIECES])[::-1]) for x in (of.log_q, of.log_p)]
     log_q, log_p = log_positive(tails[0]), log_positive(tails[1] + exp_log(of.log_tau))
-    value = jnp.max(log_sub(log_p, epsilon + log_q))
+    value = jnp.max(log_excess(log_p, epsilon + log_q))
     return jnp.maximum(value, of.log_tau) - _ROUNDED
 
 
