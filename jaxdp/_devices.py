@@ -1,10 +1,11 @@
 """Where a computation runs: how it is compiled there, and how much of it at a time.
 
 What a concrete call asks first on a CPU is not compiled at all, but run by NumPy (`_interpreter`),
-until that would have taken as long as to compile it; then it is compiled quickly, with fewer
-optimisations, and from `_QUICK_ROWS` evaluations on in full. (DP-SGD, one row: .1 seconds by NumPy;
-3 to compile quickly, 28 milliseconds then; 8 in full, 6 milliseconds.) Each of these costs about as
-much as those before it have. All are the same program with the same allowances for rounding:
+row by row, until that would have taken as long as to compile it; then it is compiled quickly, with
+fewer optimisations, and from `_QUICK_ROWS` evaluations on in full. (DP-SGD, one row: .1 seconds by
+NumPy; 3 to compile quickly, 28 milliseconds then; 8 in full, 6 milliseconds.) Each of these costs
+about as much as those before it have. Rows have one program, traced once: to trace a batch takes
+twice as long, at every size of it, and NumPy would take as long for it as for its rows. All are the same program with the same allowances for rounding:
 answers agree to rounding, not to the last bit.
 
 What runs for seconds and compiles for a minute has the first level of optimisations at every call:
@@ -13,6 +14,7 @@ that halves the minute, and adds a tenth to the seconds.
 
 import functools
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -32,6 +34,8 @@ _QUICKEST_ROWS = 32  # of one call
 _QUICK_ROWS = 256
 # Of one call, that NumPy may run: who asks for more at once asks for a table, and will again.
 _INTERPRETED_ROWS = 32
+# What tracing and compiling a batch takes, in what compiling one row does.
+_BATCH = 1.3
 
 # Of an accelerator's memory, what a query may take for the rows that it computes at a time.
 _SHARE = 0.5
@@ -49,44 +53,68 @@ class Program:
     Where quick is "always", all that are compiled have the first level of optimisations.
 
     What a call is computed by depends on the calls before it in this process alone, not on time.
+
+    Args:
+      function: of a list of arrays, each with the axes of a batch before those of one evaluation.
+      quick: as for `_x64.evaluate`.
+      core_ndims: how many axes of each array belong to one evaluation.
     """
 
-    def __init__(self, function: Callable[..., Any], quick: Quick) -> None:
+    def __init__(
+        self, function: Callable[..., Any], quick: Quick, core_ndims: Sequence[int]
+    ) -> None:
         self._function = function
         self._full = jax.jit(function)
         self._quick = quick
+        self._core_ndims = core_ndims
         self._rows: dict[Any, int] = {}
         self._kept: dict[Any, Callable[..., Any]] = {}
-        self._loans: dict[Any, _Loan] = {}
+        self._loans: dict[Any, Loan] = {}
+        # (Those that no loan is left for are let go.)
+        self._programs: weakref.WeakValueDictionary[Any, Interpreted] = (
+            weakref.WeakValueDictionary()
+        )
 
     def __call__(self, leaves: Sequence[Any], batch: tuple[int, ...]) -> Any:
         """Run on concrete leaves, whose batch has this shape."""
         rows = math.prod(batch)
         if self._is_quick(leaves, rows):
-            answers = self._interpreted(leaves) if rows <= _INTERPRETED_ROWS else None
+            few = 0 < rows <= _INTERPRETED_ROWS
+            answers = self._interpreted(leaves, batch) if few else None
             if answers is not None:
                 return answers
             level = rows if self._quick is True else _QUICK_ROWS
             return _run_quickly(self._traced(leaves), list(leaves), level)
         return self._full(list(leaves))
 
-    def _interpreted(self, leaves: Sequence[Any]) -> tuple[jax.Array, ...] | None:
+    def _interpreted(
+        self, leaves: Sequence[Any], batch: tuple[int, ...]
+    ) -> tuple[jax.Array, ...] | None:
         """The answers by NumPy, None where it is time to compile."""
         arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
         elsewhere = any(len(a.devices()) > 1 for a in arrays)
         if elsewhere or _programs.folder() is not None or not _interpreter.is_accurate():
             return None
+        rows = _split(leaves, self._core_ndims, batch)
         key = _shapes(leaves)
-        loan = self._loans.get(key)
-        if loan is None:
-            loan = self._loans[key] = _Loan(self._full.trace(list(leaves)).jaxpr)
+        if key not in self._loans:
+            self._loans[key] = Loan(self._of_one_row(rows[0]), 1.0 if batch == () else _BATCH)
         device = device_of(leaves)
         with jax.default_device(device):
-            found = loan.run(leaves)
+            found = self._loans[key].run(rows)
             if found is None:
                 return None
-            answers = tuple(map(jax.numpy.asarray, found))
+            stacks = (np.stack(parts) for parts in zip(*found, strict=True))
+            answers = tuple(jax.numpy.asarray(x.reshape(batch + x.shape[1:])) for x in stacks)
         return jax.device_put(answers, device) if any(a.committed for a in arrays) else answers
+
+    def _of_one_row(self, row: Sequence[Any]) -> "Interpreted":
+        """The program of one row: batches of all sizes share it."""
+        key = _shapes(row)
+        program = self._programs.get(key)
+        if program is None:
+            program = self._programs[key] = Interpreted(self._full.trace(list(row)).jaxpr)
+        return program
 
     def _traced(self, leaves: Sequence[Any]) -> Callable[..., Any]:
         """The function, as an earlier process may have traced it."""
@@ -113,27 +141,67 @@ class Program:
         return done <= _QUICK_ROWS
 
 
-class _Loan:
-    """A program that NumPy may run until that has cost what it saves: to compile it."""
+class Interpreted:
+    """A program for NumPy, translated when it is first run.
+
+    Attributes:
+      seconds: what one run takes, by estimate: what the last one took, if there was one.
+      compilation: what compiling it takes.
+    """
 
     def __init__(self, program: Any) -> None:
-        self._each, self._left = _interpreter.costs(program)
-        if 1.5 * self._each > self._left:  # (Loops may turn more often than is guessed.)
-            self._left = -1.0
+        # (A run that did not happen may take more: loops may turn more often than is guessed.)
+        seconds, self.compilation = _interpreter.costs(program)
+        self.seconds = 1.5 * seconds
         self._program, self._code = program, None
 
-    def run(self, leaves: Sequence[Any]) -> list[Any] | None:
-        """What it gives by NumPy, None where the loan is used up."""
-        self._left -= self._each
-        if self._left >= 0.0:
-            limit = self._left + self._each
+    def run(self, leaves: Sequence[Any], limit: float) -> list[Any]:
+        """What it gives, if it takes no longer than the limit."""
+        self._code = self._code or _interpreter.translated(self._program)
+        answers = self._code.run(*leaves, limit=limit)
+        self.seconds = self._code.meter.spent
+        return answers
+
+
+class Loan:
+    """A program that NumPy may run until that has cost what it saves: to compile it.
+
+    Args:
+      program: of one row.
+      times: what is compiled instead, in what compiling one row takes.
+    """
+
+    def __init__(self, program: Interpreted, times: float = 1.0) -> None:
+        self._program: Interpreted | None = program
+        self._left = times * program.compilation
+
+    def run(self, rows: Sequence[Sequence[Any]]) -> list[list[Any]] | None:
+        """What it gives for each row, None where the loan is used up."""
+        program = self._program
+        if program is not None and len(rows) * program.seconds <= self._left:
             try:
-                self._code = self._code or _interpreter.translated(self._program, limit)
-                return self._code.run(*leaves)
+                return [self._spend(program, row) for row in rows]
             except (_interpreter.TooLong, _interpreter.Unknown):
-                self._left = -1.0
-        self._program = self._code = None
+                pass
+        self._program = None
         return None
+
+    def _spend(self, program: Interpreted, row: Sequence[Any]) -> list[Any]:
+        answers = program.run(row, self._left)
+        self._left -= program.seconds
+        return answers
+
+
+def _split(
+    leaves: Sequence[Any], core_ndims: Sequence[int], batch: tuple[int, ...]
+) -> list[list[np.ndarray]]:
+    """The arrays of each row of a batch."""
+    flat = []
+    for leaf, rank in zip(leaves, core_ndims, strict=True):
+        x = np.asarray(leaf)
+        core = x.shape[max(x.ndim - rank, 0) :]
+        flat.append(np.broadcast_to(x, batch + core).reshape(-1, *core))
+    return [list(row) for row in zip(*flat, strict=True)]
 
 
 def _shapes(leaves: Sequence[Any]) -> Any:

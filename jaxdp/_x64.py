@@ -68,6 +68,10 @@ class _WithPartials:
             return out, out
 
         selected = [leaves[index] for index in self.wrt]
+        if [leaf.shape for leaf in selected] == [()]:  # no batch of directions
+            (value,) = selected
+            values, slopes, _ = jax.jvp(outputs, (value,), (jnp.ones_like(value),), has_aux=True)
+            return values + slopes
         forward = sum(leaf.size for leaf in selected) <= _FORWARD_MODE_INPUTS
         jacobian = jax.jacfwd if forward else jax.jacrev
         partials, values = jacobian(outputs, argnums=tuple(range(len(selected))), has_aux=True)(
@@ -150,7 +154,7 @@ def _compute(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
 
 @functools.lru_cache(maxsize=512)
 def _compiled(job: _Job) -> _devices.Program:
-    return _devices.Program(functools.partial(_compute, job), job.quick)
+    return _devices.Program(functools.partial(_compute, job), job.quick, job.core.core_ndims)
 
 
 def _run(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:

@@ -38,11 +38,13 @@ def jit(function):
         if key not in loans:
             traced = compiled.trace(*args)
             types = [a.dtype for a in traced.jaxpr.in_avals]
-            loans[key] = _devices._Loan(traced.jaxpr), types, jax.tree.structure(traced.out_info)
+            lent = _devices.Loan(_devices.Interpreted(traced.jaxpr))
+            loans[key] = lent, types, jax.tree.structure(traced.out_info)
         loan, types, out = loans[key]
-        found = loan.run([np.asarray(x, dtype) for x, dtype in zip(leaves, types, strict=True)])
+        row = [np.asarray(x, dtype) for x, dtype in zip(leaves, types, strict=True)]
+        found = loan.run([row])
         if found is None:
             return compiled(*args)
-        return jax.tree.unflatten(out, map(jax.numpy.asarray, found))
+        return jax.tree.unflatten(out, map(jax.numpy.asarray, found[0]))
 
     return run

@@ -295,7 +295,7 @@ def test_queries_agree(name, accurate, monkeypatch):
     """
     runs = []
     run = _interpreter.Code.run
-    monkeypatch.setattr(_interpreter.Code, "run", lambda *a: runs.append(1) or run(*a))
+    monkeypatch.setattr(_interpreter.Code, "run", lambda *a, **k: runs.append(1) or run(*a, **k))
     interpreted = QUERIES[name]()
     assert runs
     monkeypatch.setattr(_interpreter, "is_accurate", lambda: False)
@@ -314,23 +314,26 @@ def test_a_program_is_compiled_when_it_was_asked_often(accurate, monkeypatch):
     """Breaks when what is asked again and again is interpreted for ever, or never."""
     runs, quick = [], []
     run, compile_ = _interpreter.Code.run, _devices._run_quickly
-    monkeypatch.setattr(_interpreter.Code, "run", lambda *a: runs.append(1) or run(*a))
+    monkeypatch.setattr(_interpreter.Code, "run", lambda *a, **k: runs.append(1) or run(*a, **k))
     monkeypatch.setattr(_devices, "_run_quickly", lambda *a: quick.append(1) or compile_(*a))
-    monkeypatch.setattr(_interpreter, "costs", lambda program: (1.0, 4.5))
+    costs = _interpreter.costs
+    monkeypatch.setattr(
+        _interpreter, "costs", lambda program: (costs(program)[0], 4.5 * costs(program)[0])
+    )
     for _ in range(7):
         found = _x64.evaluate(_waved, 0.5, quick=True)
         np.testing.assert_allclose(found, np.sin(0.5) * np.exp(-0.5), rtol=1e-6)
     assert (len(runs), len(quick)) == (4, 3)
-    _x64.evaluate(_waved, np.array([0.5, 1.0]), quick=True)  # another shape
+    _x64.evaluate(_waved, np.array([0.5, 1.0]), quick=True)  # row by row
     _x64.evaluate(_waved, 0.5)  # to be compiled in full
-    assert (len(runs), len(quick)) == (5, 3)
+    assert (len(runs), len(quick)) == (6, 3)
 
 
 def test_a_loop_that_does_not_end_is_compiled(accurate, monkeypatch):
     """Breaks when a loop of unknown length runs on by NumPy, whatever it takes."""
-    code = _interpreter.translated(_traced(_long, (0.5,)), limit=1e-3)
+    code = _interpreter.translated(_traced(_long, (0.5,)))
     with pytest.raises(_interpreter.TooLong):
-        code.run(0.5)
+        code.run(0.5, limit=1e-3)
     quick, compile_ = [], _devices._run_quickly
     monkeypatch.setattr(_devices, "_run_quickly", lambda *a: quick.append(1) or compile_(*a))
     for _ in range(2):

@@ -9,7 +9,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from jaxdp._interpreter import _indexing, _operations
-from jaxdp._interpreter._cost import costs
+from jaxdp._interpreter._cost import alone
 
 Operation = Callable[..., Any]
 
@@ -18,22 +18,22 @@ _INNER = ("jaxpr", "call_jaxpr", "fun_jaxpr")  # under which a call keeps its pr
 
 
 class TooLong(Exception):
-    """A loop turns so often that compiling the program would have taken less time."""
+    """A run takes longer than it may."""
 
 
 class Unknown(Exception):
     """This version of JAX writes programs in another way."""
 
 
-class _Meter:
-    """Seconds, by estimate, that the loops of a run may take whose length the data decides."""
+class Meter:
+    """Seconds, by estimate, that a run has taken, and may take."""
 
-    def __init__(self, limit: float) -> None:
-        self.limit = self.left = limit
+    def __init__(self) -> None:
+        self.spent, self.limit = 0.0, np.inf
 
     def spend(self, seconds: float) -> None:
-        self.left -= seconds
-        if self.left < 0.0:
+        self.spent += seconds
+        if self.spent > self.limit:
             raise TooLong
 
 
@@ -41,26 +41,33 @@ class _Meter:
 class Code:
     """Instructions: an operation, the places of what it takes, of what it gives, of what is let go.
 
-    Places are those of a list that begins as `values`: constants, and None for the rest.
+    Places are those of a list that begins as `values`: constants, and None for the rest. All take
+    `seconds`, without the programs that they run, which tell the same meter.
     """
 
     instructions: list[tuple[Operation, list[int], list[int], list[int]]]
     values: list[Any]
     inputs: list[int]
     outputs: list[int]
-    meter: _Meter
+    meter: Meter
+    seconds: float
 
-    def run(self, *args: Any) -> list[Any]:
+    def run(self, *args: Any, limit: float = np.inf) -> list[Any]:
         """What the program gives for arrays of its types, without NumPy's warnings.
 
+        Args:
+          *args: the arrays.
+          limit: how many seconds, by estimate, it may take; `meter` tells how many it took.
+
         Raises:
-          TooLong: it takes too long.
+          TooLong: it takes longer.
         """
-        self.meter.left = self.meter.limit
+        self.meter.spent, self.meter.limit = 0.0, limit
         with np.errstate(all="ignore"):
             return self(*map(plain, args))
 
     def __call__(self, *args: Any) -> list[Any]:
+        self.meter.spend(self.seconds)
         values = self.values.copy()
         for place, value in zip(self.inputs, args, strict=True):
             values[place] = value
@@ -76,18 +83,14 @@ class Code:
         return [values[i] for i in self.outputs]
 
 
-def translated(program: Any, limit: float = np.inf) -> Code:
+def translated(program: Any) -> Code:
     """The instructions of a (closed) jaxpr; it must be traced, and run, in the same precision.
-
-    Args:
-      program: the jaxpr.
-      limit: how many seconds, by estimate, loops of a length that the data decides may take.
 
     Raises:
       Unknown: an operation or a loop has other parameters than here are known.
     """
     try:
-        return _Translator(_Meter(limit)).code(program)
+        return _Translator(Meter()).code(program)
     except (AttributeError, KeyError) as error:
         raise Unknown from error
 
@@ -95,7 +98,7 @@ def translated(program: Any, limit: float = np.inf) -> Code:
 class _Translator:
     """Of a program and all that it calls: one translation of each."""
 
-    def __init__(self, meter: _Meter) -> None:
+    def __init__(self, meter: Meter) -> None:
         self._meter = meter
         self._known: dict[int, tuple[Any, Code]] = {}
 
@@ -134,7 +137,8 @@ class _Translator:
             if variable not in kept:
                 instructions[k][-1].append(places[variable])
         outputs = [place(v) for v in jaxpr.outvars]
-        return Code(instructions, values, inputs, outputs, self._meter)
+        seconds = sum(map(alone, jaxpr.eqns))
+        return Code(instructions, values, inputs, outputs, self._meter, seconds)
 
     def _operation(self, equation: Any) -> Operation:
         name, params = equation.primitive.name, equation.params
@@ -174,16 +178,13 @@ class _Translator:
 
     def _while(self, equation: Any) -> Operation:
         params = equation.params
-        programs = params["cond_jaxpr"], params["body_jaxpr"]
-        going, body = map(self.code, programs)
-        turn = sum(costs(program)[0] for program in programs)
+        going, body = self.code(params["cond_jaxpr"]), self.code(params["body_jaxpr"])
         first = params["cond_nconsts"]
         second = first + params["body_nconsts"]
 
         def run(*args: Any) -> list[Any]:
             state = list(args[second:])
             while np.any(on := going(*args[:first], *state)[0]):
-                self._meter.spend(turn)
                 found = body(*args[first:second], *state)
                 if not np.all(on):  # of a batch
                     found = [_where(on, *xs) for xs in zip(found, state, strict=True)]

@@ -36,10 +36,16 @@ def _walk(
             seconds += max((s for s, _ in inner), default=0.0)
         else:
             seconds += often * sum(s for s, _ in inner)
-        numbers = sum(math.prod(v.aval.shape) for v in equation.outvars)
-        seconds += _OPERATION + (0.0 if inner else _NUMBER * numbers)
+        seconds += alone(equation)
     known[id(program), turns] = seconds, written
     return seconds, written
+
+
+def alone(equation: Any) -> float:
+    """Seconds that an equation takes by NumPy, without the programs in it."""
+    if programs(equation.params):
+        return _OPERATION
+    return _OPERATION + _NUMBER * sum(math.prod(v.aval.shape) for v in equation.outvars)
 
 
 def programs(params: dict[str, Any]) -> list[Any]:

@@ -50,6 +50,9 @@ class Selection(Mechanism):
     def _log_failure(self, direction: Direction) -> jax.Array:
         return self._pair()._log_failure(direction)
 
+    def _failure(self, direction: Direction) -> jax.Array:
+        return self._pair()._failure(direction)
+
     def _terms(self) -> list[Term]:
         return [Term(self._pair(), None)]
 
