@@ -5,8 +5,8 @@ row by row, until that would have taken as long as to compile it; then it is com
 fewer optimisations, and from `_QUICK_ROWS` evaluations on in full. (DP-SGD, one row: .1 seconds by
 NumPy; 3 to compile quickly, 28 milliseconds then; 8 in full, 6 milliseconds.) Each of these costs
 about as much as those before it have. Rows have one program, traced once: to trace a batch takes
-twice as long, at every size of it, and NumPy would take as long for it as for its rows. All are the same program with the same allowances for rounding:
-answers agree to rounding, not to the last bit.
+twice as long, at every size of it, and NumPy would take as long for it as for its rows. All are the
+same program with the same allowances for rounding: answers agree to rounding, not to the last bit.
 
 What runs for seconds and compiles for a minute has the first level of optimisations at every call:
 that halves the minute, and adds a tenth to the seconds.

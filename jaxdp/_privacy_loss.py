@@ -13,6 +13,7 @@ the chosen delta. The other direction is the same curve (H_g of Q against P is
 
 import dataclasses
 import os
+import zipfile
 from typing import ClassVar, Literal
 
 import jax
@@ -184,11 +185,14 @@ class PrivacyLoss(_structure.Compared):
           >>> float(again.epsilon(1e-5)) == float(law.epsilon(1e-5))
           True
         """
+        other = ValueError(f"{os.fspath(path)!r} holds no law of the format {_FORMAT!r}")
+        if not zipfile.is_zipfile(path) and os.path.exists(path):
+            raise other
         with np.load(path, allow_pickle=False) as file:
             names = {*_FIELDS, "upper", "reversed", "format"}
             found = set(file.files)
             if not names <= found or str(file["format"]) != _FORMAT:
-                raise ValueError(f"{os.fspath(path)!r} holds no law of the format {_FORMAT!r}")
+                raise other
             fields = {name: file[name] for name in _FIELDS}
             return cls(**fields, upper=bool(file["upper"]), reversed=bool(file["reversed"]))
 
@@ -363,8 +367,8 @@ def privacy_loss(
         raise ValueError("m: random allocation has no law that serves every epsilon")
     if not _numerical.has_law(m) or _numerical.has_tables(m):
         raise ValueError(
-            "m: a composition on a Poisson sample has no law that serves both directions, "
-            "shuffled reports none that serves every epsilon; "
+            "m: a composition on a Poisson sample, or the best of several runs, has no law that "
+            "serves both directions, shuffled reports none that serves every epsilon; "
             "epsilon, delta and renyi answer for them"
         )
     size = Numerical(grid_size).grid_size or 8192

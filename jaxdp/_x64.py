@@ -69,14 +69,12 @@ class _WithPartials:
 
         selected = [leaves[index] for index in self.wrt]
         if [leaf.shape for leaf in selected] == [()]:  # no batch of directions
-            (value,) = selected
-            values, slopes, _ = jax.jvp(outputs, (value,), (jnp.ones_like(value),), has_aux=True)
+            values, slopes, _ = jax.jvp(outputs, selected, [jnp.ones(())], has_aux=True)
             return values + slopes
         forward = sum(leaf.size for leaf in selected) <= _FORWARD_MODE_INPUTS
         jacobian = jax.jacfwd if forward else jax.jacrev
-        partials, values = jacobian(outputs, argnums=tuple(range(len(selected))), has_aux=True)(
-            *selected
-        )
+        every = tuple(range(len(selected)))
+        partials, values = jacobian(outputs, argnums=every, has_aux=True)(*selected)
         return values + tuple(p for row in partials for p in row)
 
 
@@ -212,9 +210,8 @@ def _dispatch(job: _Job, leaves: Sequence[Any]) -> tuple[jax.Array, ...]:
             full[index] = _exact(value)  # (JAX hands on Python's numbers as they are)
         return full
 
-    program = _embedded(
-        job, tuple(None if i in traced else _Constant(x) for i, x in enumerate(leaves))
-    )
+    known = tuple(None if i in traced else _Constant(x) for i, x in enumerate(leaves))
+    program = _embedded(job, known)
 
     @jax.custom_batching.custom_vmap
     def compute(*arrays):

@@ -329,6 +329,25 @@ def test_a_program_is_compiled_when_it_was_asked_often(accurate, monkeypatch):
     assert (len(runs), len(quick)) == (6, 3)
 
 
+def test_rows_of_batches_share_a_program(accurate, monkeypatch):
+    """Breaks when a batch is traced anew at every size, or its rows and axes change places."""
+    traced = []
+
+    def branched(x, y):
+        traced.append(1)
+        return lax.cond(x > y, lambda: jnp.sin(x), lambda: y + 1.0), jnp.exp(y)
+
+    monkeypatch.setattr(_interpreter, "costs", lambda program: (1e-9, 1.0))
+    x, y = np.linspace(0.0, 2.0, 6).reshape(2, 3), np.array([0.5, 1.0, 1.5])
+    expected = np.where(x > y, np.sin(x), y + 1.0), np.broadcast_to(np.exp(y), x.shape)
+    for rows in (np.s_[:, :], np.s_[1, :], np.s_[0, 2]):
+        at = x[rows], y[rows[1]]
+        found = _x64.evaluate(branched, *at, rounding=("nearest", "nearest"), quick=True)
+        for value, exact in zip(found, expected, strict=True):
+            np.testing.assert_allclose(value, exact[rows], rtol=1e-6)
+    assert len(traced) == 1
+
+
 def test_a_loop_that_does_not_end_is_compiled(accurate, monkeypatch):
     """Breaks when a loop of unknown length runs on by NumPy, whatever it takes."""
     code = _interpreter.translated(_traced(_long, (0.5,)))

@@ -250,6 +250,25 @@ def test_sampled():
         assert np.all(bound <= 2.0 * moment)
 
 
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        jaxdp.ExponentialMechanism(1.0),
+        jaxdp.PermuteAndFlip(1.0),
+        jaxdp.ReportNoisyMax(1.0, "laplace"),
+        jaxdp.SparseVector(1.0),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_sampled_epsilon_is_the_inverse_of_delta(mechanism, direction):
+    """Breaks when the curve of a sampled selection cannot be read at a delta."""
+    m = jaxdp.PoissonSampled(mechanism, 0.1)
+    epsilon = jaxdp.epsilon(m, 1e-3, direction=direction)
+    assert 0.05 < epsilon < 0.2
+    np.testing.assert_allclose(jaxdp.delta(m, epsilon, direction=direction), 1e-3, rtol=1e-6)
+
+
 def test_extremes():
     epsilon = np.array([1e-12, 1e-4, 5.0, 29.0, 50.0, 700.0, 1e4])
     run = jaxdp.Repeated(jaxdp.ExponentialMechanism(epsilon), np.array([1.0, 16.0])[:, None])

@@ -200,3 +200,41 @@ def test_the_noise_that_tuning_needs():
     assert found.status == calibrate.Status.SOLVED
     assert jaxdp.epsilon(build(found.value), 1e-6) <= 3.0
     assert jaxdp.epsilon(build(0.99 * found.value), 1e-6) > 3.0
+
+
+def test_large_shapes_are_next_to_a_poisson_law():
+    """Breaks when 1/gamma - 1, the smaller the larger the shape is, loses its digits."""
+    limit = jaxdp.epsilon_bounds(jaxdp.RepeatAndSelect(GAUSSIAN, 10.0, math.inf), 1e-6)
+    for shape in (1e8, 1e12, 1e15, 1e100):
+        found = jaxdp.epsilon_bounds(jaxdp.RepeatAndSelect(GAUSSIAN, 10.0, shape), 1e-6)
+        np.testing.assert_allclose(found, limit, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("mean", "shape"), RUNS)
+def test_two_outcomes_at_epsilon_0(mean, shape):
+    """Breaks when delta at 0 is above the chance that any run is another one, or a law of one loss
+    has too much mass: the better outcome is the best unless all runs are the worse one.
+    """
+    pair = jaxdp.FinitePair([0.3, 0.7], [0.0, 1.0])
+    exact = 1.0 - _generating(mean, shape)(0.7)
+    run = jaxdp.RepeatAndSelect(pair, mean, shape)
+    low, high = jaxdp.delta_bounds(run, 0.0, direction="remove")
+    assert exact * (1.0 - 1e-4) <= low <= exact * (1.0 + 1e-12)
+    assert exact * (1.0 - 1e-12) <= high <= exact * (1.0 + 1e-4)
+
+
+def test_many_runs_of_few_outcomes():
+    """Breaks when what is better than all others is cut where the masses of an outcome are even."""
+    run = jaxdp.RepeatAndSelect(jaxdp.RandomizedResponse(6.0), 1e4, math.inf)
+    share = np.geomspace(1e-6, 1.0, 1001)
+    p, q = ((x, 1.0 - x) for x in (1.0 / (1.0 + math.exp(6.0)), 1.0 / (1.0 + math.exp(-6.0))))
+    f = _generating(1e4, math.inf)
+
+    def event(x):  # a share (rows) of the likelier outcome, after one (columns) of the other
+        better = 1.0 - x[0] * share
+        return f(better) - f(np.maximum(better - x[1] * share[:, None], 0.0))
+
+    attained = np.max(event(p) - math.exp(2.0) * event(q))
+    low, high = jaxdp.delta_bounds(run, 2.0)
+    assert attained * (1.0 - 3e-3) <= low <= attained * (1.0 + 1e-6)
+    assert attained <= high

@@ -130,7 +130,9 @@ def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
     atoms = _saddle.coarse_atoms(terms)
     count = atoms.count
     whole = _saddle.moments(atoms, jnp.float64(0.0))
-    deviation = jnp.maximum(jnp.sqrt(jnp.sum(count * whole.variance)), 1e-12)
+    # (What is next to one atom is not tilted by more than the digits of its loss can bear.)
+    least = jnp.maximum(1e-6 * jnp.abs(jnp.sum(count * whole.mean)), 1e-12)
+    deviation = jnp.maximum(jnp.sqrt(jnp.sum(count * whole.variance)), least)
     scale = jnp.where(jnp.abs(_PROOFS + 0.5) <= 0.5, 1.0, 1.0 / deviation)
     proofs = jnp.where(_PROOFS < -1.0, -1.0 + (_PROOFS + 1.0) * scale, _PROOFS * scale)
     at = jax.vmap(lambda t: _saddle.moments(atoms, t))(proofs)

@@ -125,7 +125,8 @@ class PermuteAndFlip(Selection):
     Epsilon-DP like the exponential mechanism, and never worse in expected score. It reports the
     largest score after exponential noise of scale 2/epsilon, 1/epsilon if monotone (Ding et al.
     2021, arXiv 2105.07260), hence is dominated by the Laplace mechanism of scale 1/epsilon (see
-    `ReportNoisyMax`), which two candidates attain in one step.
+    `ReportNoisyMax`), which two candidates attain in one step. Of compositions and samples, bounds
+    from below are of that pair: candidates may come less near it.
 
     Args:
       epsilon: > 0, any shape.
@@ -170,7 +171,8 @@ class ReportNoisyMax(Selection):
     given the others, Pr(D > d) falls by a factor of e^-lambda at most for a unit of d, and given
     those in S so does Pr(D < d) in the other direction: the density of D is at most lambda min(Pr(D
     > d), Pr(D < d)). Equality is a Laplace law, whose shift makes the most of Pr(S). Two candidates
-    with exponential noise have it.
+    with exponential noise have it, in one step: of compositions and samples, bounds from below are
+    of that pair.
 
     Args:
       epsilon: > 0, any shape.

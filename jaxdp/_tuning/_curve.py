@@ -22,10 +22,13 @@ between nodes y_j are above it; they are positive sums of (x - y_j)_+, whose exp
 all of the slope.) max w needs one r: from u - r u' <= H'(r) follows 1 + o u <= r (1 + o u') where
 o H'(r) = r - 1.
 
+Nor is H_K more at any g >= 1 than the distance of both (`Runs.apart`).
+
 From below: `_order`.
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +38,7 @@ from jaxdp._divergences import exp_log
 from jaxdp._law import Table, _from_curve
 from jaxdp._law._from_curve import Pair
 from jaxdp._special import expm1, log1p, logsumexp
-from jaxdp._tuning._runs import Runs, root
+from jaxdp._tuning._runs import LEAST, Runs, root
 
 Curve = Callable[[jax.Array], jax.Array]  # log H at losses, elementwise
 
@@ -55,7 +58,7 @@ def _best(odds: jax.Array, other: Curve) -> jax.Array:
     def excess(x: jax.Array) -> jax.Array:
         return expm1(x) - odds * exp_log(other(x))
 
-    return root(excess, 1e-14, _FARTHEST) * (1.0 + 1e-13)
+    return root(excess, LEAST, _FARTHEST) * (1.0 + 1e-13)
 
 
 def log_most(runs: Runs, other: Curve) -> jax.Array:
@@ -67,11 +70,19 @@ def log_most(runs: Runs, other: Curve) -> jax.Array:
     return (1.0 + runs.shape) * log1p(ratio) * (1.0 + _MOST)
 
 
-def shifts(runs: Runs, other: Curve) -> tuple[jax.Array, jax.Array]:
-    """log y_j and log m d_j, of the curve of one run in the other direction, from above."""
+class Shifts(NamedTuple):
+    """log y_j and log m d_j, and the log of what H_K is at most."""
+
+    log_y: jax.Array
+    log_d: jax.Array
+    most: jax.Array
+
+
+def shifts(runs: Runs, other: Curve) -> Shifts:
+    """Of the curve of one run in the other direction, from above."""
     odds = runs.mean if runs.poisson else runs.odds
     coarse = _FARTHEST * 0.5 ** (jnp.arange(64) / 3.0)
-    held = lax.stop_gradient(odds * exp_log(other(coarse)))
+    held = lax.stop_gradient(runs.steepness * exp_log(other(coarse)))
     last = jnp.min(jnp.where(held <= _SMALL, coarse, _FARTHEST))
     if runs.poisson:
         best = jnp.zeros(())
@@ -98,7 +109,8 @@ def shifts(runs: Runs, other: Curve) -> tuple[jax.Array, jax.Array]:
     at = excess_of(u)
     allowed = jnp.min(jnp.maximum(at[:-1], at[1:]), axis=-1)
     log_w = allowed if runs.poisson else (1.0 + runs.shape) * log1p(allowed)
-    return _chords(falls, log_w + 1e-13 * (1.0 + log_w), jnp.log(runs.mean))
+    chords = _chords(falls, log_w + 1e-13 * (1.0 + log_w), jnp.log(runs.mean))
+    return Shifts(*chords, runs.apart(other(jnp.zeros(()))))
 
 
 def _chords(falls: jax.Array, log_w: jax.Array, log_mean: jax.Array):
@@ -121,11 +133,12 @@ def _chords(falls: jax.Array, log_w: jax.Array, log_mean: jax.Array):
     return t - most - 1e-13 * (1.0 + most), log_bends + log_mean + ROUNDED
 
 
-def shifted(at: tuple[jax.Array, jax.Array], one: Curve, epsilon: jax.Array) -> jax.Array:
+def shifted(at: Shifts, one: Curve, epsilon: jax.Array) -> jax.Array:
     """log H_K at an epsilon >= 0 at most, by `shifts` and the curve of one run."""
-    log_y, log_d = at
-    value = jnp.minimum(logsumexp(log_d + one(epsilon + log_y)), 0.0)
-    return jnp.where(jnp.isnan(value), 0.0, value)  # what could not be computed says nothing
+    value = logsumexp(at.log_d + one(epsilon + at.log_y))
+    # (What could not be computed says nothing.)
+    most = jnp.where(jnp.isnan(at.most), 0.0, at.most)
+    return jnp.where(value <= most, value, most)
 
 
 class Tabulated:

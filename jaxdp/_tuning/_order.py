@@ -15,6 +15,7 @@ pieces' ratios rise along the order. The best outcomes, below c, are one piece, 
 at most that of all others: where it counts, all do, and H(g) is at least 1 - g anyway.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -33,6 +34,7 @@ _AIMS, _ROUNDS = 16, 5  # of epsilons: so many, then so many between two of them
 _ROUNDED = 1e-9  # relative, of masses of sums of some thousands
 _INTERPOLATED = 2.0**-50
 _TINY = 1e-13  # of sums of probabilities
+_HALVES = 52
 
 
 class _Cells(NamedTuple):
@@ -59,21 +61,39 @@ def _from_high(mass: jax.Array) -> jax.Array:
     return jnp.append(jnp.cumsum(mass[::-1])[::-1], 0.0)
 
 
-def _places(share: jax.Array, number: int) -> jax.Array:
-    """Where to cut a list of cells: at its ends, and where so many equal shares are."""
-    total = _from_low(share)
-    cells = jnp.arange(share.shape[0] + 1, dtype=jnp.float64)
-    at = total[-1] * (jnp.arange(number + 1) / number)
-    found = jnp.interp(at, total, cells)
-    return lax.stop_gradient(jnp.append(found[:-1], cells[-1]))
+def _places(
+    measures: Callable[[jax.Array], list[jax.Array]], first: jax.Array | float, last: float, n: int
+) -> jax.Array:
+    """n + 1 places from the first to the last, at equal steps of the sum of measures of 1 each.
+
+    Measures rise along the list of cells, and inside of a cell as what is in it is better, not in
+    proportion to its masses: one cell may be all that there is.
+    """
+
+    def total(at: jax.Array) -> jax.Array:
+        parts = zip(measures(at), ends[0], ends[1], strict=True)
+        return sum((x - low) / jnp.maximum(high - low, _TINY) for x, low, high in parts)
+
+    start, stop = jnp.asarray(first, jnp.float64), jnp.asarray(last, jnp.float64)
+    ends = measures(start), measures(stop)
+    aim = total(stop) * (jnp.arange(n + 1) / n)
+
+    def halve(_: Any, held: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        middle = 0.5 * (held[0] + held[1])
+        above = total(middle) >= aim
+        return jnp.where(above, held[0], middle), jnp.where(above, middle, held[1])
+
+    held = jnp.full(n + 1, start), jnp.full(n + 1, stop)
+    found = lax.fori_loop(0, _HALVES, halve, held)[1]
+    return lax.stop_gradient(found.at[0].set(start).at[-1].set(stop))
 
 
 def _at(sums: jax.Array, places: jax.Array) -> jax.Array:
-    return jnp.interp(places, jnp.arange(sums.shape[0], dtype=jnp.float64), sums)
-
-
-def _relative(change: jax.Array) -> jax.Array:
-    return change / jnp.maximum(jnp.sum(change), _TINY)
+    """Sums over cells up to places between them, in proportion."""
+    cell = jnp.clip(jnp.floor(places), 0.0, sums.shape[0] - 2.0)
+    k = lax.stop_gradient(cell).astype(jnp.int32)
+    share = places - cell
+    return sums[k] * (1.0 - share) + sums[k + 1] * share
 
 
 class Events:
@@ -85,12 +105,18 @@ class Events:
         self.runs = Runs(*lax.stop_gradient((runs.mean, runs.log_odds)), runs.shape)
         q, p, _, rest = self.cells
         self.low = rest[0] + _from_low(q), rest[1] + _from_low(p)
-        share = jnp.full_like(q, 1.0 / q.shape[0])
-        for low in self.low:
-            fall = self.runs.fall(low)
-            share += _relative(fall[1:] - fall[:-1])
-        self.places, self.starts = _places(share, _CHOICES), _places(share, _EVENTS)
-        self.event = [_at(_from_high(x), self.starts)[:, None] for x in (q, p)]
+
+        high = _from_high(q), _from_high(p)
+
+        def near_low(at: jax.Array) -> list[jax.Array]:
+            return [at, *(jnp.log1p(self.runs.fall(_at(x, at))) for x in self.low)]
+
+        def near_high(at: jax.Array) -> list[jax.Array]:
+            return [at, *(-jnp.log1p(self.runs.fall(_at(x, at))) for x in high)]
+
+        self.places = _places(near_low, 0.0, q.shape[0], _CHOICES)
+        self.starts = _places(near_high, 0.0, q.shape[0], _EVENTS)
+        self.event = [_at(x, self.starts)[:, None] for x in high]
         self.coarse = self._masses(self.places)
 
     def _masses(self, places: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -139,12 +165,14 @@ def pair(runs: Runs, table: Table, place: jax.Array) -> Pair:
     inside = jnp.clip(cells + 1.0 - first, 0.0, 1.0)  # parts of cells
     best_q, best_p = (r + jnp.sum(x * (1.0 - inside)) for r, x in zip(rest, (q, p), strict=True))
     masses, then = (q * inside, p * inside), (best_q, best_p + tau)
-    share = _relative(inside)
-    for mass, more in zip(masses, then, strict=True):
-        fall = runs.fall(more + _from_high(mass))
-        share += _relative(fall[:-1] - fall[1:])
-    places = _places(share, _PIECES)
-    sums = [_at(_from_high(mass), places) for mass in masses]
+    above = [_from_high(mass) for mass in masses]
+
+    def measures(at: jax.Array) -> list[jax.Array]:
+        falls = [runs.fall(more + _at(x, at)) for more, x in zip(then, above, strict=True)]
+        return [at, *(-jnp.log1p(x) for x in falls)]
+
+    places = _places(measures, jnp.floor(first), q.shape[0], _PIECES)
+    sums = [_at(x, places) for x in above]
     q_of, p_of = (x[:-1] - x[1:] for x in sums)
     q_of = jnp.maximum(q_of, 0.0) + _INTERPOLATED * sums[0][:-1]
     p_of = jnp.maximum(p_of - _INTERPOLATED * sums[1][:-1], 0.0)
@@ -181,5 +209,7 @@ def log_curve(of: Pair, epsilon: jax.Array) -> jax.Array:
 
 
 def _margin(runs: Runs) -> float | jax.Array:
-    """What the rounding of log 1/gamma may do to a mass."""
-    return _ROUNDED * (1.0 + (0.0 if runs.poisson else runs.shape))
+    """What the rounding of log 1/gamma may do to a mass: to 1 + eta times log(1 + o u)."""
+    if runs.poisson:
+        return _ROUNDED
+    return _ROUNDED * (1.0 + (1.0 + runs.shape) * jnp.minimum(runs.odds, 1.0 + runs.log_odds))

@@ -15,24 +15,22 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdp._divergences import log_positive
+from jaxdp._divergences import exp_log, log_positive
 from jaxdp._special import expm1, log1mexp, log1p
 
 _BISECTIONS = 60
-_LARGEST = 1500.0  # of log 1/gamma
+LEAST, _LARGEST = 1e-290, 1500.0  # of log 1/gamma
 ROUNDED = 1e-12  # relative, of log 1/gamma and of what follows from it
 
 
-def root(
-    f: Callable[[jax.Array], jax.Array], low: jax.Array | float, high: jax.Array | float
-) -> jax.Array:
+def root(f: Callable[[jax.Array], jax.Array], low: float, high: float) -> jax.Array:
     """Where f, which rises in low <= x <= high (> 0), is 0; rounded up, with its derivative.
 
     By bisection of log x; the derivative is that of Newton's step from there.
     """
 
     def halve(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        middle = jnp.sqrt(ends[0] * ends[1])
+        middle = jnp.sqrt(ends[0]) * jnp.sqrt(ends[1])
         above = f(middle) >= 0.0
         return jnp.where(above, ends[0], middle), jnp.where(above, middle, ends[1])
 
@@ -53,7 +51,7 @@ def log_odds(mean: jax.Array, shape: float) -> jax.Array:
         rest = log1mexp(-shape * x) - jnp.log(shape) if shape else jnp.log(x)
         return x + log1mexp(-x) - rest - target
 
-    return root(excess, 1e-14, _LARGEST)
+    return root(excess, LEAST, _LARGEST)
 
 
 class Runs(NamedTuple):
@@ -67,7 +65,8 @@ class Runs(NamedTuple):
     def of(mean: Any, shape: float) -> "Runs":
         """Of a mean and a shape eta; log 1/gamma is rounded up, for bounds from above."""
         found = Runs.nearest(mean, shape)
-        return found._replace(log_odds=found.log_odds * (1.0 + ROUNDED) + 1e-13)
+        more = found.log_odds * (1.0 + ROUNDED) + 1e-13 / (1.0 + min(shape, 1e300))
+        return found._replace(log_odds=more)
 
     @staticmethod
     def nearest(mean: Any, shape: float) -> "Runs":
@@ -80,6 +79,11 @@ class Runs(NamedTuple):
     def poisson(self) -> bool:
         """Whether the law is Poisson's."""
         return self.shape == float("inf")
+
+    @property
+    def steepness(self) -> jax.Array:
+        """Of the fall, at u = 0."""
+        return self.mean if self.poisson else (1.0 + self.shape) * self.odds
 
     @property
     def odds(self) -> jax.Array:
@@ -97,6 +101,15 @@ class Runs(NamedTuple):
         if self.poisson:
             return fall / self.mean
         return expm1(fall / (1.0 + self.shape)) / self.odds
+
+    def apart(self, log_delta: jax.Array) -> jax.Array:
+        """Log of the chance that the best is another one, rounded up.
+
+        Neighbours' runs may be the same ones but for the delta of one run at epsilon 0, each: then
+        they are all the same ones with the probability of f(1 - delta).
+        """
+        found = self.log_share(jnp.zeros(()), exp_log(log_delta))
+        return jnp.minimum(found * (1.0 - ROUNDED) + ROUNDED, 0.0)
 
     def log_share(self, u: jax.Array, mass: jax.Array) -> jax.Array:
         """Log of the probability of the best being in a mass, with u better than all of that."""

@@ -102,6 +102,9 @@ def test_files_hold_all_of_a_law_and_nothing_else_is_read(laws, tmp_path):
     np.savez(path.with_suffix(".npz"), format="something else")
     with pytest.raises(ValueError, match="format"):
         jaxdp.PrivacyLoss.load(path.with_suffix(".npz"))
+    path.with_suffix(".txt").write_text("no law")
+    with pytest.raises(ValueError, match="holds no law"):
+        jaxdp.PrivacyLoss.load(path.with_suffix(".txt"))
 
 
 @pytest.mark.slow
