@@ -2,11 +2,11 @@
 
 from jaxdp._mechanisms._base import Average as Average
 from jaxdp._mechanisms._base import Base as Base
-from jaxdp._mechanisms._base import Bracketed as Bracketed
 from jaxdp._mechanisms._base import Direction as Direction
 from jaxdp._mechanisms._base import Mechanism as Mechanism
 from jaxdp._mechanisms._base import mechanism as mechanism
 from jaxdp._mechanisms._base import require_mechanism as require_mechanism
+from jaxdp._mechanisms._bracketed import Bracketed as Bracketed
 from jaxdp._mechanisms._combinators import Composed as Composed
 from jaxdp._mechanisms._combinators import Repeated as Repeated
 from jaxdp._mechanisms._custom import CustomMechanism as CustomMechanism

@@ -16,6 +16,7 @@ describe one pair; "remove" and "add" are two readings of it, and neither bounds
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
@@ -167,7 +168,7 @@ class Mechanism(_structure.Compared, abc.ABC):
         """What `_above` is where Rényi divergences are asked for."""
         return self._above(None, None)
 
-    def _bracketed(self) -> "Bracketed | None":
+    def _bracketed(self) -> "Mechanism | None":
         """Itself, where it is known between others only."""
         return None
 
@@ -196,7 +197,7 @@ class Base(Mechanism):
 
     def _masses_function(self) -> Masses:
         """`_log_masses`, with what all its intervals share computed once."""
-        return self._log_masses
+        return functools.partial(_masses, self)
 
     def _log_failure(self, direction: Direction) -> jax.Array:
         """None, unless a class says otherwise."""
@@ -228,6 +229,12 @@ class Base(Mechanism):
 
     def _terms(self) -> list["Term"]:
         return [Term(self, None)]
+
+
+@jax.jit
+def _masses(step: Base, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Traced once for all that ask for as many intervals."""
+    return step._log_masses(lo, hi)
 
 
 class OnBatch(Base):
@@ -285,65 +292,6 @@ class Term:
     @property
     def multiplicity(self) -> Any:
         return 1.0 if self.count is None else self.count
-
-
-class Bracketed(Mechanism):
-    """Abstract: known between others only, from above by one and from below by another.
-
-    Which ones depends on the question: they are chosen for an epsilon or a delta. Such a mechanism
-    answers questions, but is no part of others: what dominates it is (`majorant`).
-    """
-
-    _instead: ClassVar = "take its majorant(delta)"
-
-    def _bracketed(self) -> "Bracketed":
-        return self
-
-    @abc.abstractmethod
-    def _structure(self) -> Mechanism:
-        """A mechanism of the structure of those above, its numbers of no meaning."""
-
-    @abc.abstractmethod
-    def _above(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
-        """One that dominates, good at an epsilon or at a delta."""
-
-    def _above_plainly(self) -> Mechanism | None:
-        """Another that dominates, of a closed form: the better of both is taken. None if none."""
-        return None
-
-    @abc.abstractmethod
-    def _below(self, epsilon: jax.Array | None, log_delta: jax.Array | None) -> Mechanism:
-        """One that is dominated."""
-
-    @abc.abstractmethod
-    def _is_exact(self) -> bool:
-        """Whether both are the mechanism itself."""
-
-    @abc.abstractmethod
-    def _least_log_delta(self, epsilon: jax.Array, direction: Direction) -> jax.Array:
-        """A bound on log delta from below."""
-
-    @abc.abstractmethod
-    def _least_epsilon(self, log_delta: jax.Array, direction: Direction) -> jax.Array:
-        """A bound on epsilon from below."""
-
-    def _terms(self) -> list["Term"]:
-        raise no_one_law(self)
-
-    def _rate(self, s: jax.Array) -> jax.Array:
-        return self._above(None, None)._rate(s)
-
-    def _loss_range(self) -> tuple[jax.Array, jax.Array]:
-        return self._above(None, None)._loss_range()
-
-    def _range_ulps(self) -> Any:
-        return self._above(None, None)._range_ulps()
-
-    def _log_failure(self, direction: Direction) -> jax.Array:
-        return self._above(None, None)._log_failure(direction)
-
-    def _symmetric(self) -> bool:
-        return self._structure()._symmetric()
 
 
 def no_one_law(m: Mechanism) -> TypeError:
