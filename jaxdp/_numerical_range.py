@@ -72,7 +72,9 @@ _LARGEST = 30.0  # epsilon: beyond, e^epsilon is 0 or infinite to some of what f
 _LARGEST_TABLED = 7.0  # epsilon: slopes over e^(48 epsilon) do not underflow
 _ROUNDING = 64.0 * SLACK  # of a step, relative
 _LEAST = 1e-290  # what underflows is less
-_NEAR_THE_END = 0.9  # of a range: for samples, allocations and selections at large epsilon
+# Of a range, the larger loss of two outcomes, for samples, allocations and selections: to remove
+# what counts is how large it is, to add how small the other one.
+_SHARES = {"remove": (0.5, 0.65, 0.8, 0.9), "add": (0.6, 0.45, 0.3, 0.12)}
 
 
 def has_range(m: Mechanism) -> bool:
@@ -98,7 +100,7 @@ def _is_range(step: Any) -> bool:
     return isinstance(step, BoundedRange)
 
 
-def attained(m: Mechanism, share: float | None = None) -> Mechanism:
+def attained(m: Mechanism, share: jax.Array | None = None) -> Mechanism:
     """m with steps that attain their range: two outcomes that neighbours exchange.
 
     Or two of losses t and t - epsilon, t being that share of epsilon.
@@ -107,7 +109,7 @@ def attained(m: Mechanism, share: float | None = None) -> Mechanism:
     return of_terms([Term(_attained_step(t.mechanism, share), t.count) for t in terms])
 
 
-def _attained_step(step: Any, share: float | None = None) -> Any:
+def _attained_step(step: Any, share: jax.Array | None = None) -> Any:
     if not _step_has_range(step):
         return step
     if _is_range(step):
@@ -118,7 +120,7 @@ def _attained_step(step: Any, share: float | None = None) -> Any:
     return with_held(step, lambda m: attained(m, share))
 
 
-def _two_outcomes(top: jax.Array, share: float) -> FinitePair:
+def _two_outcomes(top: jax.Array, share: jax.Array) -> FinitePair:
     t = share * top
     often = -jnp.expm1(t - top) / -jnp.expm1(-top)
     rarely = jnp.exp(t - top) * -jnp.expm1(-t) / -jnp.expm1(-top)
@@ -200,10 +202,10 @@ def _best(
             return jnp.minimum(_numerical.larger(direction, renyi), other)
         if known is not None:
             return jnp.maximum(ask(attained(m), side)[0], known)
-        value = ask(joined(m, side), side)[0]
         if any(_is_range(t.mechanism) for t in _curve.canonical_terms(m)):
-            return value
-        return jnp.maximum(value, ask(attained(m, _NEAR_THE_END), side)[0])
+            return ask(joined(m, side), side)[0]
+        shares = _SHARES["add" if direction == "add" else "remove"]  # (of both the larger one)
+        return jnp.max(jax.lax.map(lambda x: ask(attained(m, x), side)[0], jnp.asarray(shares)))
 
     return tuple(one(side) for side in sides)
 

@@ -391,3 +391,26 @@ def test_what_is_known_by_its_range_is_attained_at_any_depth(epsilon, steps, lev
     assert 0.6 * truth <= low <= truth * (1.0 + 1e-3)
     assert truth <= high
     assert largest[0] < largest[1]  # no one pair has the largest loss and the largest weight
+
+
+@pytest.mark.parametrize(("direction", "share"), [("remove", 0.3), ("remove", 0.5), ("add", 0.75)])
+def test_few_sampled_steps_near_the_end(direction, share):
+    """Breaks when the bound below is of two outcomes that are far from the worst ones there."""
+    epsilon, q, steps = 2.0, 0.5, 4
+    top = np.log1p(q * np.expm1(epsilon))
+    level = share * steps * top
+    worst = 0.0
+    for t in np.linspace(0.0, epsilon, 201):
+        often = np.expm1(t - epsilon) / np.expm1(-epsilon)
+        absent = np.array([often, 1.0 - often]) * np.exp([-t, epsilon - t])
+        ratio = 1.0 - q + q * np.exp([t, t - epsilon])
+        k = np.arange(steps + 1)
+        count = special.comb(steps, k) * absent[0] ** k * absent[1] ** (steps - k)
+        of_all = ratio[0] ** k * ratio[1] ** (steps - k)
+        excess = of_all - np.exp(level) if direction == "remove" else 1.0 - np.exp(level) * of_all
+        worst = max(worst, count @ np.maximum(excess, 0.0))
+    run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.ExponentialMechanism(epsilon), q), steps)
+    with jax.enable_x64(True):
+        low, high = jaxdp.delta_bounds(run, level, direction=direction)
+    assert 0.6 * worst <= low <= worst * (1.0 + 1e-3)
+    assert worst <= high
