@@ -1,12 +1,13 @@
 """Where a computation runs: how it is compiled there, and how much of it at a time.
 
 What a concrete call asks first on a CPU is not compiled at all, but run by NumPy (`_interpreter`),
-row by row, until that would have taken as long as to compile it; then it is compiled quickly, with
-fewer optimisations, and from `_QUICK_ROWS` evaluations on in full. (DP-SGD, one row: .1 seconds by
-NumPy; 3 to compile quickly, 28 milliseconds then; 8 in full, 6 milliseconds.) Each of these costs
-about as much as those before it have. Rows have one program, traced once: to trace a batch takes
-twice as long, at every size of it, and NumPy would take as long for it as for its rows. All are the
-same program with the same allowances for rounding: answers agree to rounding, not to the last bit.
+until that would have taken as long as to compile it; then it is compiled quickly, with fewer
+optimisations, and from `_QUICK_ROWS` evaluations on in full. (DP-SGD, one row: .1 seconds by NumPy;
+3 to compile quickly, 28 milliseconds then; 8 in full, 6 milliseconds.) Each of these costs about as
+much as those before it have. By NumPy a few rows are run one by one: to trace a batch takes longer,
+and again at every size of it, and where arrays are long NumPy takes as long for them at once. All
+are the same program with the same allowances for rounding: answers agree to rounding, not to the
+last bit.
 
 What runs for seconds and compiles for a minute has the first level of optimisations at every call:
 that halves the minute, and adds a tenth to the seconds.
@@ -34,8 +35,6 @@ _QUICKEST_ROWS = 32  # of one call
 _QUICK_ROWS = 256
 # Of one call, that NumPy may run: who asks for more at once asks for a table, and will again.
 _INTERPRETED_ROWS = 32
-# What tracing and compiling a batch takes, in what compiling one row does.
-_BATCH = 1.3
 
 # Of an accelerator's memory, what a query may take for the rows that it computes at a time.
 _SHARE = 0.5
@@ -69,7 +68,7 @@ class Program:
         self._core_ndims = core_ndims
         self._rows: dict[Any, int] = {}
         self._kept: dict[Any, Callable[..., Any]] = {}
-        self._loans: dict[Any, Loan] = {}
+        self._loans: dict[Any, tuple[Loan, bool]] = {}
         # (Those that no loan is left for are let go.)
         self._programs: weakref.WeakValueDictionary[Any, Interpreted] = (
             weakref.WeakValueDictionary()
@@ -95,21 +94,37 @@ class Program:
         elsewhere = any(len(a.devices()) > 1 for a in arrays)
         if elsewhere or _programs.folder() is not None or not _interpreter.is_accurate():
             return None
-        rows = _split(leaves, self._core_ndims, batch)
         key = _shapes(leaves)
         if key not in self._loans:
-            self._loans[key] = Loan(self._of_one_row(rows[0]), 1.0 if batch == () else _BATCH)
+            self._loans[key] = self._lent(leaves, batch)
+        loan, by_row = self._loans[key]
+        rows = _split(leaves, self._core_ndims, batch) if by_row else [leaves]
         device = device_of(leaves)
         with jax.default_device(device):
-            found = self._loans[key].run(rows)
+            found = loan.run(rows)
             if found is None:
                 return None
-            stacks = (np.stack(parts) for parts in zip(*found, strict=True))
-            answers = tuple(jax.numpy.asarray(x.reshape(batch + x.shape[1:])) for x in stacks)
+            if by_row:
+                stacks = [np.stack(parts) for parts in zip(*found, strict=True)]
+                found = [[x.reshape(batch + x.shape[1:]) for x in stacks]]
+            answers = tuple(map(jax.numpy.asarray, found[0]))
         return jax.device_put(answers, device) if any(a.committed for a in arrays) else answers
 
+    def _lent(self, leaves: Sequence[Any], batch: tuple[int, ...]) -> "tuple[Loan, bool]":
+        """For calls of these shapes; and whether they are run row by row.
+
+        Batches of all sizes share the program of a row. One of many rows is traced anew if it is
+        mostly NumPy's overhead that they share.
+        """
+        one = self._of_one_row(_split(leaves, self._core_ndims, batch)[0])
+        costs = one.costs
+        overhead = costs.overhead * min(one.seconds / max(costs.run, 1e-9), 1.0)
+        if (math.prod(batch) - 1) * overhead <= costs.tracing:
+            return Loan(one, costs.compilation + (costs.tracing if batch else 0.0)), True
+        whole = Interpreted(self._full.trace(list(leaves)).jaxpr)
+        return Loan(whole, whole.costs.compilation), False
+
     def _of_one_row(self, row: Sequence[Any]) -> "Interpreted":
-        """The program of one row: batches of all sizes share it."""
         key = _shapes(row)
         program = self._programs.get(key)
         if program is None:
@@ -145,14 +160,13 @@ class Interpreted:
     """A program for NumPy, translated when it is first run.
 
     Attributes:
-      seconds: what one run takes, by estimate: what the last one took, if there was one.
-      compilation: what compiling it takes.
+      costs: of a run and of what is instead, by estimate.
+      seconds: what the last run took, by estimate; what one may take, before the first.
     """
 
     def __init__(self, program: Any) -> None:
-        # (A run that did not happen may take more: loops may turn more often than is guessed.)
-        seconds, self.compilation = _interpreter.costs(program)
-        self.seconds = 1.5 * seconds
+        self.costs = _interpreter.costs(program)
+        self.seconds = 1.5 * self.costs.run  # (Loops may turn more often than is guessed.)
         self._program, self._code = program, None
 
     def run(self, leaves: Sequence[Any], limit: float) -> list[Any]:
@@ -164,16 +178,11 @@ class Interpreted:
 
 
 class Loan:
-    """A program that NumPy may run until that has cost what it saves: to compile it.
+    """A program that NumPy may run for so many seconds: until that has cost what it saves."""
 
-    Args:
-      program: of one row.
-      times: what is compiled instead, in what compiling one row takes.
-    """
-
-    def __init__(self, program: Interpreted, times: float = 1.0) -> None:
+    def __init__(self, program: Interpreted, seconds: float) -> None:
         self._program: Interpreted | None = program
-        self._left = times * program.compilation
+        self._left = seconds
 
     def run(self, rows: Sequence[Sequence[Any]]) -> list[list[Any]] | None:
         """What it gives for each row, None where the loan is used up."""

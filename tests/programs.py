@@ -38,7 +38,8 @@ def jit(function):
         if key not in loans:
             traced = compiled.trace(*args)
             types = [a.dtype for a in traced.jaxpr.in_avals]
-            lent = _devices.Loan(_devices.Interpreted(traced.jaxpr))
+            program = _devices.Interpreted(traced.jaxpr)
+            lent = _devices.Loan(program, program.costs.compilation)
             loans[key] = lent, types, jax.tree.structure(traced.out_info)
         loan, types, out = loans[key]
         row = [np.asarray(x, dtype) for x, dtype in zip(leaves, types, strict=True)]

@@ -318,7 +318,7 @@ def test_a_program_is_compiled_when_it_was_asked_often(accurate, monkeypatch):
     monkeypatch.setattr(_devices, "_run_quickly", lambda *a: quick.append(1) or compile_(*a))
     costs = _interpreter.costs
     monkeypatch.setattr(
-        _interpreter, "costs", lambda program: (costs(program)[0], 4.5 * costs(program)[0])
+        _interpreter, "costs", lambda p: costs(p)._replace(compilation=4.5 * costs(p).run)
     )
     for _ in range(7):
         found = _x64.evaluate(_waved, 0.5, quick=True)
@@ -337,7 +337,6 @@ def test_rows_of_batches_share_a_program(accurate, monkeypatch):
         traced.append(1)
         return lax.cond(x > y, lambda: jnp.sin(x), lambda: y + 1.0), jnp.exp(y)
 
-    monkeypatch.setattr(_interpreter, "costs", lambda program: (1e-9, 1.0))
     x, y = np.linspace(0.0, 2.0, 6).reshape(2, 3), np.array([0.5, 1.0, 1.5])
     expected = np.where(x > y, np.sin(x), y + 1.0), np.broadcast_to(np.exp(y), x.shape)
     for rows in (np.s_[:, :], np.s_[1, :], np.s_[0, 2]):
@@ -390,9 +389,12 @@ def test_costs():
     once, loop, branch = (
         _interpreter.costs(_traced(f, (x,))) for f in (lambda x: jnp.sin(x) + x, looped, branched)
     )
-    assert 40.0 * once[0] < loop[0] < 70.0 * once[0]
-    assert loop[0] < branch[0] < 1.2 * loop[0]
-    assert once[1] < loop[1] < branch[1] < 20.0 * once[1]
+    assert 40.0 * once.run < loop.run < 70.0 * once.run
+    assert loop.run < branch.run < 1.2 * loop.run
+    assert once.compilation < loop.compilation < branch.compilation < 20.0 * once.compilation
+    wide = _interpreter.costs(_traced(looped, (np.ones(100_000),)))
+    assert wide.overhead == loop.overhead < loop.run < wide.run
+    assert wide.compilation == loop.compilation
 
 
 def test_what_is_not_accurate_is_seen(monkeypatch):

@@ -2,43 +2,51 @@
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 # Seconds, as measured on a slow machine of 2 cores: of an operation, of a number that it makes, of
-# an operation that is compiled. And how often a loop turns whose length the data decides, and one
-# within another.
-_OPERATION, _NUMBER, _COMPILED = 2.5e-6, 2.5e-9, 8e-4
+# an operation that is traced for a batch, or compiled. And how often a loop turns whose length the
+# data decides, and one within another.
+_OPERATION, _NUMBER, _TRACED, _COMPILED = 2.5e-6, 2.5e-9, 3e-4, 8e-4
 _TURNS, _INNER_TURNS = 4, 2
 
 
-def costs(program: Any) -> tuple[float, float]:
-    """Of a (closed) jaxpr: seconds of one run by NumPy, seconds of compiling it quickly."""
-    seconds, operations = _walk(program, _TURNS, {})
-    return seconds, _COMPILED * operations
+class Costs(NamedTuple):
+    """Seconds: of one run by NumPy, of what it would take for empty arrays; of what is instead."""
+
+    run: float
+    overhead: float
+    tracing: float  # it for a batch
+    compilation: float  # quickly
 
 
-def _walk(
-    program: Any, turns: int, known: dict[tuple[int, int], tuple[float, int]]
-) -> tuple[float, int]:
-    """Seconds of a run, and how many operations are written."""
+def costs(program: Any) -> Costs:
+    """Of a (closed) jaxpr, by estimate."""
+    seconds, overhead, operations = _walk(program, _TURNS, {})
+    return Costs(seconds, overhead, _TRACED * operations, _COMPILED * operations)
+
+
+_Walk = tuple[float, float, int]
+
+
+def _walk(program: Any, turns: int, known: dict[tuple[int, int], _Walk]) -> _Walk:
+    """Seconds of a run and of its overhead, and how many operations are written."""
     if (id(program), turns) in known:
         return known[id(program), turns]
-    seconds, written = 0.0, 0
+    seconds, overhead, written = 0.0, 0.0, 0
     for equation in getattr(program, "jaxpr", program).eqns:
         name, params = equation.primitive.name, equation.params
         often = {"scan": params.get("length"), "while": turns}.get(name) or 1
         within = _INNER_TURNS if name == "while" else turns
-        inner = [_walk(p, within, known) for p in programs(params)]
-        written += 1 + sum(n for _, n in inner)
-        if name == "cond":
-            seconds += max((s for s, _ in inner), default=0.0)
-        else:
-            seconds += often * sum(s for s, _ in inner)
-        seconds += alone(equation)
-    known[id(program), turns] = seconds, written
-    return seconds, written
+        inner = [_walk(p, within, known) for p in programs(params)] or [(0.0, 0.0, 0)]
+        written += 1 + sum(n for _, _, n in inner)
+        of_all = max if name == "cond" else sum
+        seconds += alone(equation) + often * of_all(s for s, _, _ in inner)
+        overhead += _OPERATION + often * of_all(o for _, o, _ in inner)
+    known[id(program), turns] = seconds, overhead, written
+    return known[id(program), turns]
 
 
 def alone(equation: Any) -> float:
