@@ -70,9 +70,7 @@ class Program:
         self._kept: dict[Any, Callable[..., Any]] = {}
         self._loans: dict[Any, tuple[Loan, bool]] = {}
         # (Those that no loan is left for are let go.)
-        self._programs: weakref.WeakValueDictionary[Any, Interpreted] = (
-            weakref.WeakValueDictionary()
-        )
+        self._of_one: weakref.WeakValueDictionary[Any, Interpreted] = weakref.WeakValueDictionary()
 
     def __call__(self, leaves: Sequence[Any], batch: tuple[int, ...]) -> Any:
         """Run on concrete leaves, whose batch has this shape."""
@@ -126,9 +124,9 @@ class Program:
 
     def _of_one_row(self, row: Sequence[Any]) -> "Interpreted":
         key = _shapes(row)
-        program = self._programs.get(key)
+        program = self._of_one.get(key)
         if program is None:
-            program = self._programs[key] = Interpreted(self._full.trace(list(row)).jaxpr)
+            program = self._of_one[key] = Interpreted(self._full.trace(list(row)).jaxpr)
         return program
 
     def _traced(self, leaves: Sequence[Any]) -> Callable[..., Any]:
