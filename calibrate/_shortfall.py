@@ -43,11 +43,12 @@ class Shortfall:
             return f"(The least delta found is {np.fmax(remove, add):.3g}: {missing}.)"
         worst = "remove" if "add" not in met or remove >= add else "add"
         best = remove if worst == "remove" else add
-        pure = ", and 0 is pure DP"  # which noise without bounds on its losses never gives
-        more = f", {best / target:.3g} times the target" if target > 0.0 else pure
         other = [name for name, well in met.items() if well and name != worst]
         beside = f" ({other[0]} meets it)" if other else ""
-        return f"The {worst} direction{beside} has delta {best:.3g} at best{more}, at {value:.3g}."
+        more = f", {best / target:.3g} times the target" if target > 0.0 else ""
+        found = f"The {worst} direction{beside} has delta {best:.3g} at best{more}, at {value:.3g}."
+        pure = "With delta = 0 no loss may exceed epsilon: only noise of bounded losses has that. "
+        return found if target > 0.0 else pure + found
 
 
 def shortfall(
