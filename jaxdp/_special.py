@@ -13,6 +13,9 @@ What must never change: a result is a relative-accuracy result. Nothing here may
 nearly equal numbers to get it.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -88,6 +91,11 @@ _MILLS_SLOPE_POLYNOMIAL = (
     -8.341980082194184e-09,
 )
 _GAUSS_NODES, _GAUSS_WEIGHTS = (a.tolist() for a in np.polynomial.legendre.leggauss(5))
+
+
+def traced_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of arrays that is traced once for those of a shape, by all who call it."""
+    return jax.jit(function, inline=True)
 
 
 def _horner(coefficients: tuple[float, ...], t: jax.Array) -> jax.Array:

@@ -63,6 +63,7 @@ def log_power_series(nu: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.log1p(jax.lax.fori_loop(0, _SERIES_TERMS, term, zero))
 
 
+@_special.traced_once
 def log_bessel_i(nu: jax.Array, x: jax.Array) -> jax.Array:
     """log(e^{-x} I_nu(x)) for nu >= 0, x > 0.
 
@@ -85,6 +86,7 @@ def log_bessel_i(nu: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.where(far, uniform, power + log_power_series(order, y))
 
 
+@_special.traced_once
 def log_bessel_i_ratio(nu: jax.Array, d: jax.Array, x: jax.Array) -> jax.Array:
     """log(I_nu(x)/I_{nu+d}(x)) >= 0 for nu, d >= 0, x > 0, without subtracting large logarithms.
 

@@ -51,6 +51,7 @@ def stirling_remainder(x: jax.Array) -> jax.Array:
     return jnp.where(near, steps + far, far)
 
 
+@_special.traced_once
 def log_gamma(x: jax.Array) -> jax.Array:
     """log Gamma(x) for x > 0."""
     y = x + _SHIFT
@@ -61,6 +62,7 @@ def log_gamma(x: jax.Array) -> jax.Array:
     return far - jnp.log(rising)
 
 
+@_special.traced_once
 def log_gamma_ratio(x: jax.Array, d: jax.Array) -> jax.Array:
     """log(Gamma(x + d)/Gamma(x)) for x > 0, x + d > 0; relative accuracy also for small d."""
     y = x + _SHIFT
