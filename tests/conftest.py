@@ -19,7 +19,7 @@ from tests import programs
 # A user who asks for a table will ask again, and wants it compiled; a test asks once.
 if programs.QUICK:
     _devices._INTERPRETED_ROWS = 256
-    _cost._COMPILED *= 4.0  # as long as a large one takes
+    _cost._COMPILED *= 2.0  # as long as a large one takes
 
 # Programs are trees of a million objects without cycles: to look through them takes a tenth of the
 # time of tracing.
