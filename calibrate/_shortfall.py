@@ -47,8 +47,8 @@ class Shortfall:
         beside = f" ({other[0]} meets it)" if other else ""
         more = f", {best / target:.3g} times the target" if target > 0.0 else ""
         found = f"The {worst} direction{beside} has delta {best:.3g} at best{more}, at {value:.3g}."
-        pure = "With delta = 0 no loss may exceed epsilon: only noise of bounded losses has that. "
-        return found if target > 0.0 else pure + found
+        pure = " With delta = 0 no loss may exceed epsilon: only noise of bounded losses has that."
+        return found if target > 0.0 else found + pure
 
 
 def shortfall(
