@@ -208,6 +208,8 @@ def _split(
         x = np.asarray(leaf)
         core = x.shape[max(x.ndim - rank, 0) :]
         flat.append(np.broadcast_to(x, batch + core).reshape(-1, *core))
+    if not flat:  # a mechanism without parameters
+        return [[] for _ in range(math.prod(batch))]
     return [list(row) for row in zip(*flat, strict=True)]
 
 
