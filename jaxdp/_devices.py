@@ -96,6 +96,8 @@ class Program:
         if key not in self._loans:
             self._loans[key] = self._lent(leaves, batch)
         loan, by_row = self._loans[key]
+        if loan.is_used_up:
+            return None
         rows = _split(leaves, self._core_ndims, batch) if by_row else [leaves]
         device = device_of(leaves)
         with jax.default_device(device):
@@ -181,6 +183,11 @@ class Loan:
     def __init__(self, program: Interpreted, seconds: float) -> None:
         self._program: Interpreted | None = program
         self._left = seconds
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing will be run any more."""
+        return self._program is None
 
     def run(self, rows: Sequence[Sequence[Any]]) -> list[list[Any]] | None:
         """What it gives for each row, None where the loan is used up."""

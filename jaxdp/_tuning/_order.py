@@ -34,7 +34,7 @@ _AIMS, _ROUNDS = 16, 5  # of epsilons: so many, then so many between two of them
 _ROUNDED = 1e-9  # relative, of masses of sums of some thousands
 _INTERPOLATED = 2.0**-50
 _TINY = 1e-13  # of sums of probabilities
-_HALVES = 52
+_HALVES = 52  # of the list of cells, for each place
 
 
 class _Cells(NamedTuple):
@@ -105,7 +105,6 @@ class Events:
         self.runs = Runs(*lax.stop_gradient((runs.mean, runs.log_odds)), runs.shape)
         q, p, _, rest = self.cells
         self.low = rest[0] + _from_low(q), rest[1] + _from_low(p)
-
         high = _from_high(q), _from_high(p)
 
         def near_low(at: jax.Array) -> list[jax.Array]:
