@@ -20,7 +20,9 @@ from jaxdp._special import log1p
 _AT_LEAST_ONE = _checks.Domain("finite and >= 1", lambda x: (x >= 1) & (abs(x) < np.inf))
 _TABLE = np.geomspace(0.05, 3e5, 224)  # orders less 1 that a search in the add direction knows
 _ROUNDING = 2.0**-40
-_LONG = (3e4, 1e5)  # steps of a block for which lattices are twice and four times as fine
+# Steps of a block for which lattices are 2, 4, ... times as fine: where it is read alone, and where
+# it is composed, which is narrower, and takes longer.
+_LONG_ALONE, _LONG = (3e3, 2e4, 6e4, 3e5), (3e4, 1e5)
 _SMALL_ORDERS = 256  # a search over all orders wants more of them only where t is large
 
 
@@ -281,7 +283,8 @@ class RandomAllocation(Composition):
         if steps is not None and selected is not None:
             between = bool(np.all((selected > 1) & (selected < steps)))
             even = bool(np.all(np.remainder(steps, selected) == 0))
-            length = sum(bool(np.any(steps > bound * selected)) for bound in _LONG)
+            bounds = _LONG_ALONE if once else _LONG
+            length = sum(bool(np.any(steps > bound * selected)) for bound in bounds)
         split = (None, None, None) if even else (None, None)
         object.__setattr__(self, "split", () if once else (None,) if one else split)
         object.__setattr__(self, "long", (None,) * length)
