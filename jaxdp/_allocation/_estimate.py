@@ -21,6 +21,7 @@ bits each, one for every (sample, slot).
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +39,7 @@ from jaxdp._mechanisms._gaussian import GaussianFamily
 _CELLS = 4096
 _THRESHOLDS, _TILTS = 48, 64
 _SLOTS_AT_A_TIME = 2**18
+_LEAST, _MOST = -600.0, 650.0  # exponents of e
 _REACH = 9.5  # deviations of a Gaussian within which the cells of T lie
 
 
@@ -176,20 +178,20 @@ class _Plan(NamedTuple):
 
 
 def _cells(m: Mechanism) -> tuple[jax.Array, ...]:
-    """Finite ends, Q-masses below and above every end, Q-masses of cells, P-masses beyond ends."""
+    """Finite ends, Q-masses below and above every end, logs of cells', P-masses beyond ends."""
     if isinstance(m, GaussianFamily):
         centre, radius = -0.5 * m._mu() ** 2, m._mu() * (_REACH + m._mu())
-        low, high = centre - m._mu() * _REACH, centre + radius
+        low, high = centre - m._mu() * _REACH, jnp.minimum(centre + radius, _MOST)
     else:
         low, high = m._loss_range()
-        low, high = low - 1e-3 * (high - low), high + 1e-3 * (high - low)
+        low, high = low - 1e-3 * (high - low), jnp.minimum(high + 1e-3 * (high - low), _MOST)
     edges = jnp.linspace(low, high, _CELLS - 1)
     ends = jnp.concatenate([jnp.array([-jnp.inf]), edges, jnp.array([jnp.inf])])
     log_q, _ = m._log_masses(ends[:-1], ends[1:])
     below, _ = m._log_masses(jnp.full_like(ends, -jnp.inf), ends)
     above, beyond = m._log_masses(ends, jnp.full_like(ends, jnp.inf))
     below, above = jnp.exp(below).at[0].set(0.0), jnp.exp(above).at[-1].set(0.0)
-    return edges, below, above, jnp.exp(log_q), jnp.exp(beyond).at[-1].set(0.0)
+    return edges, below, above, log_q, jnp.exp(beyond).at[-1].set(0.0)
 
 
 def _tilt(edges: jax.Array, beta: jax.Array, log_threshold: jax.Array, remove: bool) -> jax.Array:
@@ -199,13 +201,18 @@ def _tilt(edges: jax.Array, beta: jax.Array, log_threshold: jax.Array, remove: b
     return -beta * jnp.concatenate([jnp.zeros(1), jnp.exp(edges)])
 
 
+def _tilted(log_masses: jax.Array, tilts: jax.Array) -> jax.Array:
+    """psi. In logs: the largest tilts are where there is no mass, or less than a double holds."""
+    exponent = log_masses + tilts
+    top = jnp.max(exponent)
+    return top + jnp.log(jnp.sum(jnp.exp(exponent - top)))
+
+
 def _plan(m: Mechanism, epsilon: jax.Array, t: float, remove: bool) -> _Plan:
-    edges, lower, upper, masses, beyond = _cells(m)
+    edges, lower, upper, log_masses, beyond = _cells(m)
     g = jnp.exp(epsilon)
 
-    def log_psi(tilts):
-        top = jnp.max(tilts)
-        return top + jnp.log(jnp.sum(masses * jnp.exp(tilts - top)))
+    log_psi = functools.partial(_tilted, log_masses)
 
     def log_c(beta, log_threshold):
         psi = log_psi(_tilt(edges, beta, log_threshold, remove))
@@ -223,11 +230,13 @@ def _plan(m: Mechanism, epsilon: jax.Array, t: float, remove: bool) -> _Plan:
         total = jnp.logaddexp(
             values, jnp.log(beyond[thresholds + 1])[:, None] if remove else values
         )
+        # (The first of those too small to matter: larger tilts leave fewer digits.)
+        total = jnp.maximum(total, _LEAST)
         least = total == jnp.min(total)
-        at = jnp.max(jnp.where(least, jnp.arange(total.size).reshape(total.shape), -1))
+        at = jnp.min(jnp.where(least, jnp.arange(total.size).reshape(total.shape), total.size - 1))
         return thresholds[at // log_betas.size], log_betas[at % log_betas.size]
 
-    second = jnp.sum(masses[1:] * jnp.exp(2.0 * edges)) - 1.0
+    second = jnp.exp(jnp.minimum(_tilted(log_masses[1:], 2.0 * edges), _MOST)) - 1.0
     scale = jnp.log(jnp.maximum(jnp.abs(jnp.expm1(epsilon)), 1.0 / t) / jnp.maximum(second, 1e-9))
     thresholds = jnp.asarray(np.linspace(_CELLS // 8, _CELLS - 2, _THRESHOLDS if remove else 1))
     thresholds = thresholds.astype(jnp.int32)
@@ -237,7 +246,8 @@ def _plan(m: Mechanism, epsilon: jax.Array, t: float, remove: bool) -> _Plan:
     index, log_beta = best(low + step * jnp.arange(_TILTS), thresholds)
     index, log_beta = best(log_beta + step * jnp.linspace(-1.0, 1.0, _TILTS), index[None])
     beta, log_threshold = jnp.exp(log_beta), edges[index]
-    c = jnp.exp(jnp.minimum(log_c(beta, log_threshold), 600.0))
+    # (Not 0, which nothing can be divided by: a bound of the range may be larger.)
+    c = jnp.exp(jnp.clip(log_c(beta, log_threshold), _LEAST, _MOST))
     big = beyond[index + 1] if remove else jnp.asarray(0.0)
     # P's side alone has range 1, and (1 - g L)_+ as it stands too
     alone = remove & (big + c >= 1.0)
@@ -247,7 +257,7 @@ def _plan(m: Mechanism, epsilon: jax.Array, t: float, remove: bool) -> _Plan:
     c = jnp.where((not remove) & (c >= 1.0), 1.0, c)
     tilts = _tilt(edges, beta, log_threshold, remove)
     psi = log_psi(tilts)
-    cumulative = jnp.concatenate([jnp.zeros(1), jnp.cumsum(masses * jnp.exp(tilts - psi))])
+    cumulative = jnp.concatenate([jnp.zeros(1), jnp.cumsum(jnp.exp(log_masses + tilts - psi))])
     tilted = cumulative / cumulative[-1]
     return _Plan(
         lower, upper, edges, tilts, tilted, psi, log_threshold, big, big + c, big / (big + c)
@@ -282,16 +292,21 @@ def _values(m, plan, u, first, epsilon, t, remove):
     tail = first[:, 1] * plan.big
     chosen = jnp.where(single, -_loss(m, tail, 1.0 - tail), loss[:, 0])
     loss = loss.at[:, 0].set(chosen)
-    x = jnp.exp(loss)
+    x = jnp.exp(jnp.minimum(loss, _MOST))
     mean = jnp.sum(x, axis=1) / t
     tilts = plan.tilts[jnp.searchsorted(plan.edges, loss, side="left")]
     second = jnp.exp(jnp.sum(tilts, axis=1) - t * plan.psi)
     if not remove:
-        return jnp.maximum(1.0 - jnp.exp(epsilon) * mean, 0.0) / second
+        return _ratio(1.0 - jnp.exp(epsilon) * mean, second)
     large = jnp.sum(jnp.where(loss > plan.log_threshold, x, 0.0), axis=1) / t
     one = large / jnp.where(plan.big > 0.0, plan.big, 1.0)
     density = plan.share * one + jnp.where(plan.share < 1.0, (1.0 - plan.share) * second, 0.0)
-    return jnp.maximum(mean - jnp.exp(epsilon), 0.0) / density
+    return _ratio(mean - jnp.exp(epsilon), density)
+
+
+def _ratio(excess: jax.Array, density: jax.Array) -> jax.Array:
+    """excess_+ / density: 0 where there is none, whatever has become of the density."""
+    return jnp.where(excess > 0.0, excess / jnp.where(excess > 0.0, density, 1.0), 0.0)
 
 
 def interval(total, squares, samples: int, width, miss: float) -> list[jax.Array]:

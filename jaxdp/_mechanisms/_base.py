@@ -135,6 +135,14 @@ class Mechanism(_structure.Compared, abc.ABC):
     def _log_failure(self, direction: Direction) -> jax.Array:
         """Log of the mass at infinite loss."""
 
+    def _failure(self, direction: Direction) -> jax.Array:
+        """The mass at infinite loss itself, or what is a little above: exact where it is a field.
+
+        A delta equal to it is met from the largest finite loss on, which its logarithm cannot tell.
+        """
+        log = _divergences.log_rounded(self._log_failure(direction), 4.0 * _divergences.SLACK)
+        return _divergences.exp_up(log)
+
     @abc.abstractmethod
     def _terms(self) -> list["Term"]:
         """The independent factors of the composition that this mechanism is."""
@@ -202,14 +210,6 @@ class Base(Mechanism):
     def _log_failure(self, direction: Direction) -> jax.Array:
         """None, unless a class says otherwise."""
         return jnp.asarray(-jnp.inf)
-
-    def _failure(self, direction: Direction) -> jax.Array:
-        """The mass at infinite loss itself, or what is a little above: exact where it is a field.
-
-        A delta equal to it is met from the largest finite loss on, which its logarithm cannot tell.
-        """
-        log = _divergences.log_rounded(self._log_failure(direction), 4.0 * _divergences.SLACK)
-        return _divergences.exp_up(log)
 
     def _log_shared(self) -> jax.Array | None:
         """Log of a mass that P and Q share, if not 1 - TV by a short curve; None where unknown."""

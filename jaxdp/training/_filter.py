@@ -19,6 +19,7 @@ P(E) <= sum_k P_k(E_k) <= sum_k (e^epsilon Q_k(E_k) + delta/K) = e^epsilon Q(E) 
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,8 +73,40 @@ def _budgets(epsilon: float, delta: float, orders: Sequence[float]) -> np.ndarra
     return sum(parts) - 1e-13 * sum(np.abs(part) for part in parts)
 
 
+def _moments_of(sigma: jax.Array, q: jax.Array, orders: tuple[float, ...]) -> tuple[Any, ...]:
+    return tuple(_moments.moments(sigma, q, orders))
+
+
+def _best_order(
+    epsilon: float, delta: float, sigma: float | None, sampling_probability: float | None
+) -> float:
+    """At which most steps fit: of a sampled Gaussian, or with R_alpha proportional to alpha."""
+    q = 1.0
+    if sampling_probability is not None:
+        q = _checks.number("sampling_probability", sampling_probability, _checks.RATE)
+    candidates = _CANDIDATES if q == 1.0 else _CANDIDATES[: -_LARGER.size]
+    alpha = np.asarray(candidates)
+    step = alpha * (alpha - 1.0)
+    if sigma is not None:
+        sigma = _checks.number("sigma", sigma, _checks.POSITIVE)
+    if sigma is not None and q < 1.0:
+        each = ("nearest",) * len(candidates)
+        found = _x64.evaluate(
+            _moments_of, sigma, q, rounding=each, differentiable=False, orders=candidates
+        )
+        step = np.asarray(found, np.float64)
+    room = np.asarray([_budgets(epsilon, delta, (a,))[0] for a in candidates])
+    room = np.where(room > 0.0, room / np.maximum(step, 1e-300), room)
+    return candidates[int(np.argmax(room))]
+
+
 def init_filter(
-    *, epsilon: float, delta: float, orders: Sequence[float] | None = None
+    *,
+    epsilon: float,
+    delta: float,
+    orders: Sequence[float] | None = None,
+    sigma: float | None = None,
+    sampling_probability: float | None = None,
 ) -> PrivacyFilter:
     """A filter for runs of Poisson-subsampled Gaussian steps with settings chosen adaptively.
 
@@ -84,16 +117,19 @@ def init_filter(
     Args:
       epsilon: the target, > 0, a Python number.
       delta: the target, in (0, 1), a Python number.
-      orders: Rényi orders > 1 to budget by. The default is the one order, of up to 65536, at
-        which steps with R_alpha proportional to alpha (unsampled Gaussians; about so, weakly
-        sampled ones) can spend most. With several, delta is divided among them.
+      orders: Rényi orders > 1 to budget by. With several, delta is divided among them. The default
+        is one: that at which most steps of the `sigma` and `sampling_probability` given here fit,
+        or else, of up to 65536, most with R_alpha proportional to alpha. Unsampled Gaussians are
+        such steps; sampled ones are not, and may fit 30 times as often by an order of their own.
+      sigma: noise multiplier of a typical step, > 0, a Python number. The guarantee is for all.
+      sampling_probability: of a typical step, in (0, 1], a Python number; 1 by default.
 
     Returns:
       A PyTree of fixed shape, to carry through `lax.while_loop` or `lax.scan`.
 
     Raises:
-      ValueError: for targets outside their domains, orders as for `init`, or a target that no
-        order can guarantee.
+      ValueError: for numbers outside their domains, orders as for `init`, a target that no order
+        can guarantee, a sampling probability without sigma, or a typical step beside orders.
 
     Example:
       >>> import jax
@@ -110,10 +146,12 @@ def init_filter(
     """
     epsilon = _checks.number("epsilon", epsilon, _checks.POSITIVE)
     delta = _checks.number("delta", delta, _checks.OPEN_DELTA)
+    if sampling_probability is not None and sigma is None:
+        raise ValueError("sampling_probability is that of a typical step: give its sigma, too")
+    if orders is not None and sigma is not None:
+        raise ValueError("sigma is for a choice of orders: give it or orders, not both")
     if orders is None:
-        alpha = np.asarray(_CANDIDATES)
-        room = [_budgets(epsilon, delta, (a,))[0] for a in _CANDIDATES] / (alpha * (alpha - 1.0))
-        orders = (_CANDIDATES[int(np.argmax(room))],)
+        orders = (_best_order(epsilon, delta, sigma, sampling_probability),)
     accountant = init(orders)
     if np.all(_budgets(epsilon, delta, accountant.orders) <= 0.0):
         raise ValueError(
