@@ -55,11 +55,10 @@ def above(loss: np.ndarray, log_h: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
     return np.log(g[1:]), q * g[1:], float(h[-1])
 
 
-def below(law: Any) -> tuple[np.ndarray, np.ndarray, float]:
+def below(law: Any, single: bool) -> tuple[np.ndarray, np.ndarray, float]:
     """Losses, P-masses and P{X = inf} of the larger of 1 - g and the curve of the sure masses."""
     loss = np.asarray(readings.losses(law))
     slack = float(np.asarray(_allowances.lattice(law.start, law.spacing, loss.size)))
-    single = np.asarray(law.tilt).dtype != np.float64  # fields are rounded, to 2^-24 of themselves
     tilt, unit = float(law.tilt), float(np.asarray(readings.log_price(law.tilt)))
     # What wraps around and comes to lie at a point or beyond it is all that may lie at the point.
     fall = float(law.outside_tilt) * np.maximum(loss - loss[0], 0.0)
@@ -89,11 +88,12 @@ def below(law: Any) -> tuple[np.ndarray, np.ndarray, float]:
 
 def table(law: Any) -> tuple[np.ndarray, np.ndarray, float]:
     """Losses, P-masses and P{X = inf} of a pair above the law's, or below: on its side."""
+    single = np.asarray(law.tilt).dtype != np.float64  # fields are rounded, to 2^-24 of themselves
+    law = jax.tree.map(lambda x: np.asarray(x, np.float64), law)  # (NumPy's functions keep 32 bits)
     with jax.enable_x64(True):
         if not law.upper:
-            return below(law)
+            return below(law, single)
         loss = np.asarray(readings.losses(law))
-        single = np.asarray(law.tilt).dtype != np.float64
         log_h = _bounds(law, loss, single)
     return above(loss, log_h)
 
