@@ -13,7 +13,6 @@ the chosen delta. The other direction is the same curve (H_g of Q against P is
 
 import dataclasses
 import os
-import zipfile
 from typing import ClassVar, Literal
 
 import jax
@@ -26,6 +25,7 @@ from jaxdp import (
     _chunks,
     _divergences,
     _numerical,
+    _privacy_loss_file,
     _privacy_loss_shown,
     _privacy_loss_table,
     _structure,
@@ -64,6 +64,7 @@ class PrivacyLoss(_structure.Compared):
       log_failure, log_failure_reversed: the logs of P{X = inf} and Q{X = 0} of the mechanism.
       upper: whether the law is above the mechanism's or below.
       reversed: whether P and Q have traded places.
+      opposite: the law of (Q, P), which reads the other direction, if there is one.
     """
 
     start: jax.Array
@@ -83,6 +84,7 @@ class PrivacyLoss(_structure.Compared):
     log_failure_reversed: jax.Array
     upper: bool = dataclasses.field(metadata={"static": True})
     reversed: bool = dataclasses.field(default=False, metadata={"static": True})
+    opposite: "PrivacyLoss | None" = None
 
     _core_ndims: ClassVar = {"log_mass": 1}
 
@@ -105,9 +107,9 @@ class PrivacyLoss(_structure.Compared):
         It is composed, sampled, allocated and exported like others; "remove" reads what this law
         reads as "remove". What is asked of it is answered for the finite pair: of the mechanism
         that this law is of, upper bounds are certified if the law is `upper`, lower ones if not.
-        Tight where the law is (see `jaxdp._privacy_loss_table` for how, and why it is a bound). The
-        table holds P; what Q lacks is a difference, so that delta in the direction "add" is exact
-        to 2^-40 only: for smaller ones reverse the law and ask for "remove".
+        Tight where the law is, in both directions if it has an opposite (`_privacy_loss_table` has
+        the proofs). The table holds P; what Q lacks is a difference, so that delta in the direction
+        "add" is exact to 2^-40 only: for smaller ones reverse the law and ask for "remove".
 
         Raises:
           ValueError: for a batch of laws. TypeError: if the law is traced.
@@ -124,15 +126,16 @@ class PrivacyLoss(_structure.Compared):
             raise TypeError("a traced law has no table: its size would depend on its values")
         if np.ndim(self.start):
             raise ValueError(f"the law must be one, got a batch of shape {np.shape(self.start)}")
-        known = {name: np.asarray(getattr(self, name)) for name in _FIELDS}
-        return _privacy_loss_table.pair(dataclasses.replace(self, **known))
+        return _privacy_loss_table.pair(jax.tree.map(np.asarray, self))
 
     def _composed_with(self, mechanism: Mechanism, other: "PrivacyLoss") -> "PrivacyLoss":
         if self.upper != other.upper:
             raise ValueError("one law is above its mechanism's, the other below: no bound on both")
         deltas = [float(law.hockey_stick(law.centre)) for law in (self, other)]
         delta = min([d for d in deltas if 0.0 < d < 1.0], default=1e-5)
-        return privacy_loss(mechanism, delta=delta, side="upper" if self.upper else "lower")
+        side = "upper" if self.upper else "lower"
+        known = "remove" if None in (self.opposite, other.opposite) else "both"
+        return privacy_loss(mechanism, delta=delta, side=side, direction=known)
 
     def __add__(self, other: "PrivacyLoss") -> "PrivacyLoss":
         """The law of both releases, on the same side; accurate about the smaller delta of theirs.
@@ -161,13 +164,10 @@ class PrivacyLoss(_structure.Compared):
         """Write the law to a file that NumPy reads (`.npz`, no pickle).
 
         It holds one array for every attribute of the class, under its name and in its own
-        precision, and `format`, the text "jaxdp.PrivacyLoss 1".
+        precision, those of the opposite law as "opposite.start" and so on, and `format`, the text
+        "jaxdp.PrivacyLoss 1".
         """
-        known = {name: np.asarray(getattr(self, name)) for name in _FIELDS}
-        with open(path, "wb") as file:
-            np.savez(
-                file, format=np.str_(_FORMAT), upper=self.upper, reversed=self.reversed, **known
-            )
+        _privacy_loss_file.save(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "PrivacyLoss":
@@ -185,16 +185,7 @@ class PrivacyLoss(_structure.Compared):
           >>> float(again.epsilon(1e-5)) == float(law.epsilon(1e-5))
           True
         """
-        other = ValueError(f"{os.fspath(path)!r} holds no law of the format {_FORMAT!r}")
-        if not zipfile.is_zipfile(path) and os.path.exists(path):
-            raise other
-        with np.load(path, allow_pickle=False) as file:
-            names = {*_FIELDS, "upper", "reversed", "format"}
-            found = set(file.files)
-            if not names <= found or str(file["format"]) != _FORMAT:
-                raise other
-            fields = {name: file[name] for name in _FIELDS}
-            return cls(**fields, upper=bool(file["upper"]), reversed=bool(file["reversed"]))
+        return _privacy_loss_file.load(cls, path)
 
     def reverse(self) -> "PrivacyLoss":
         """The law of the pair (Q, P): "remove" and "add" trade places."""
@@ -295,21 +286,21 @@ class PrivacyLoss(_structure.Compared):
 
     def _read(self, function, argument, direction, rounding=None):
         _checks.check_choice("direction", direction, _DIRECTIONS)
+        direct = (direction == "remove") != self.reversed
+        if not direct and self.opposite is not None:
+            return self.opposite._read(function, argument, "remove", rounding)
         return _x64.evaluate(
             function,
-            self,
+            dataclasses.replace(self, opposite=None),
             argument,
             rounding=rounding or ("up" if self.upper else "down"),
             chunk=256,
-            direct=(direction == "remove") != self.reversed,
+            direct=direct,
             single=self.tilt.dtype != jnp.float64,
         )
 
 
-_FORMAT = "jaxdp.PrivacyLoss 1"
-_FIELDS = tuple(
-    f.name for f in dataclasses.fields(PrivacyLoss) if f.name not in ("upper", "reversed")
-)
+_FIELDS = _privacy_loss_file.fields(PrivacyLoss)
 # To 32 bits: losses and masses go to the law's side, and so does the anchor (where the curve is
 # lower than at the exact one above, higher below); errors and the largest losses go up.
 _UP = ("log_error", "log_outside", "largest", "largest_reversed")
@@ -327,7 +318,7 @@ def privacy_loss(
     m: Mechanism,
     *,
     delta: ArrayLike = 1e-5,
-    direction: Direction = "remove",
+    direction: Literal["remove", "add", "both"] = "both",
     side: Literal["upper", "lower"] = "upper",
     grid_size: int | None = None,
     chunk: int | None = None,
@@ -338,7 +329,8 @@ def privacy_loss(
       m: any mechanism with a numerical law; its parameters broadcast against delta.
       delta: where the law is to be accurate, in (0, 1). Any shape.
       direction: which pair is (P, Q): "remove" (with the record, without it) or "add". Either can
-        be read from either law; the other one less tightly at small delta.
+        be read from either law; the other one knows next to nothing at small delta. By default
+        the law is of "remove", with that of "add" beside it for what is read in that direction.
       side: a law "upper" (its curve lies above the mechanism's) or "lower".
       grid_size: lattice points, a power of two; None takes 8192.
       chunk: how many laws to compute at a time; by default what the device has memory for.
@@ -360,7 +352,7 @@ def privacy_loss(
     """
     require_mechanism("m", m)
     _checks.check("delta", delta, _checks.OPEN_DELTA)
-    _checks.check_choice("direction", direction, _DIRECTIONS)
+    _checks.check_choice("direction", direction, (*_DIRECTIONS, "both"))
     _checks.check_choice("side", side, ("upper", "lower"))
     m = with_schedules(m)
     if _curve.has_average(m):
@@ -372,19 +364,31 @@ def privacy_loss(
             "epsilon, delta and renyi answer for them"
         )
     size = Numerical(grid_size).grid_size or 8192
-    fields = _x64.evaluate(
-        build,
-        m,
-        delta,
-        rounding=_ROUNDING[side],
-        chunk=_chunks.chunk_of(m, Numerical(size), delta, chunk),
-        quick=True,
-        direction=direction,
-        side=side,
-        size=size,
-        kind=PrivacyLoss,
-    )
-    return PrivacyLoss(*fields, upper=side == "upper")
+    chunk = _chunks.chunk_of(m, Numerical(size), delta, chunk)
+
+    def law(add: bool) -> PrivacyLoss:
+        fields = _x64.evaluate(
+            _built,
+            m,
+            delta,
+            float(add),
+            rounding=_ROUNDING[side],
+            chunk=chunk,
+            quick=True,
+            side=side,
+            size=size,
+        )
+        return PrivacyLoss(*fields, upper=side == "upper")
+
+    first = law(direction == "add")
+    if direction != "both":
+        return first
+    return dataclasses.replace(first, opposite=first if m._symmetric() else law(True))
+
+
+def _built(m, delta, add, side, size):
+    """Both directions by one program."""
+    return build(m, delta, add > 0.5, side, size, PrivacyLoss)
 
 
 def _curve_of(law, epsilon, direct, single):

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxdp import _law, _numerical
+from jaxdp import _law, _numerical, _privacy_loss_file
 from jaxdp import _privacy_loss_readings as readings
 from jaxdp._law import _allowances
 from jaxdp._mechanisms import _curve
@@ -35,7 +35,7 @@ def build(m, delta, direction, side, size, kind):
         log_failure=failure[0],
         log_failure_reversed=failure[1],
     )
-    names = [f.name for f in dataclasses.fields(kind) if not f.metadata.get("static")]
+    names = _privacy_loss_file.fields(kind)
     anchor, log_anchor = readings.anchored(built)
     built = dataclasses.replace(built, anchor=anchor, log_anchor=log_anchor)
     return tuple(jnp.where(ok, getattr(built, name), jnp.nan) for name in names)

@@ -13,10 +13,16 @@ a measure whose curve F lies below H at every g. So does max(F, 1 - g), which is
 at 1: beyond the point where the two meet these are the masses, and an atom there has what is
 missing of 1.
 
+Of both directions. A law and the one of (Q, P) are accurate on either side of g = 1. Above, the
+minorant is that of the points of both: the map (g, h) -> (1/g, 1 - (1 - h)/g) keeps lines, so each
+direction's slopes are those of its own curve, without cancellation. Below, H is at least the larger
+of both curves, which is convex.
+
 Sums and slopes of N numbers are off by a relative 4 N 2^-52 at most, which h_k have in addition and
 the masses below less.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -27,20 +33,36 @@ from jaxdp._law import _allowances
 from jaxdp._noise import LossDistribution
 
 _FARTHEST = 690.0  # of losses whose ratios are doubles
+_DIFFERENCE = 2.0**-40  # what Q lacks is a difference next to 1: so much to the law's side
+_LOWERED = 200  # times that a bound at 0 is
+
+Table = tuple[np.ndarray, np.ndarray, float]  # losses, P-masses and P{X = inf}
 
 
 def _rough(count: int) -> float:
     return 4.0 * (count + 64) * 2.0**-52
 
 
-def above(loss: np.ndarray, log_h: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+def above(loss: np.ndarray, log_h: np.ndarray) -> Table:
     """Losses, P-masses and P{X = inf} of the convex minorant of bounds at increasing losses."""
     used = (np.abs(loss) < _FARTHEST) & (log_h < np.inf)
     if not used.any():  # nothing is known
         return np.zeros(1), np.zeros(1), 1.0
-    g = np.concatenate([[0.0], np.exp(loss[used])])
     h = np.minimum(np.exp(log_h[used]) * (1.0 + _rough(loss.size)), 1.0)
-    h = np.concatenate([[1.0], np.minimum.accumulate(h)])
+    g, _, q, infinity = _minorant(0.0, 1.0, np.exp(loss[used]), h)
+    return np.log(g), q * g, infinity
+
+
+def _minorant(
+    first: float, value: float, g: np.ndarray, h: np.ndarray
+) -> tuple[np.ndarray, float, np.ndarray, float]:
+    """Of (first, value) and the points (g, h), constant at last, as it falls.
+
+    Its corners but the first, the slope after that, by how much slopes rise at the others (the
+    Q-masses there), and what it falls to.
+    """
+    g = np.concatenate([[first], g])
+    h = np.minimum.accumulate(np.concatenate([[value], h]))
     corners: list[int] = []
     for k in range(g.size):
         while len(corners) > 1:
@@ -51,12 +73,36 @@ def above(loss: np.ndarray, log_h: np.ndarray) -> tuple[np.ndarray, np.ndarray, 
         corners.append(k)
     g, h = g[corners], h[corners]
     slopes = np.concatenate([np.diff(h) / np.diff(g), [0.0]])
-    q = np.maximum(np.diff(slopes), 0.0)
-    return np.log(g[1:]), q * g[1:], float(h[-1])
+    return g[1:], float(slopes[0]), np.maximum(np.diff(slopes), 0.0), float(h[-1])
 
 
-def below(law: Any, single: bool) -> tuple[np.ndarray, np.ndarray, float]:
-    """Losses, P-masses and P{X = inf} of the larger of 1 - g and the curve of the sure masses."""
+Side = tuple[np.ndarray, np.ndarray]  # losses above 0, increasing, and bounds on H there
+
+
+def _above_both(right: Side, left: Side, at_zero: float) -> Table | None:
+    """The same from bounds of both directions, and one at 0; None where no curve was found.
+
+    Each direction's curve is convex in its own g, and the two are one convex curve if the mass at
+    loss 0 is not negative. Where it would be, the minorant passes below the bound at 0.
+    """
+    points = [(np.exp(loss), h) for loss, h in (right, left)]
+    value = at_zero
+    for _ in range(_LOWERED):  # (each time a corner goes)
+        (g, slope, q, tau), (x, fall, p, _) = (_minorant(1.0, value, *side) for side in points)
+        middle = slope + fall + 1.0 - value
+        if middle >= 0.0:
+            losses = np.concatenate([-np.log(x)[::-1], [0.0], np.log(g)])
+            masses = np.concatenate([p[::-1], [middle], q * g])
+            return losses, masses, tau
+        # The chord between the corners next to 1: slopes are (end - value) / width there.
+        inverse = [1.0 / (c[0] - 1.0) if c.size else 0.0 for c in (g, x)]
+        ends = slope + value * inverse[0], fall + value * inverse[1]
+        value = min((sum(ends) + 1.0) / (sum(inverse) + 1.0), value * (1.0 - 2.0**-50))
+    return None
+
+
+def _sure(law: Any, single: bool) -> Table:
+    """Losses, P-masses and P{X = inf} that the law has for sure, increasing."""
     loss = np.asarray(readings.losses(law))
     slack = float(np.asarray(_allowances.lattice(law.start, law.spacing, loss.size)))
     tilt, unit = float(law.tilt), float(np.asarray(readings.log_price(law.tilt)))
@@ -72,13 +118,18 @@ def below(law: Any, single: bool) -> tuple[np.ndarray, np.ndarray, float]:
     tau = float(np.exp(law.log_infinity)) * (1.0 - _rough(loss.size))
     loss = np.where(used, loss - slack, 0.0)
     keep = p > 0.0
-    loss, p = loss[keep], p[keep]
+    return loss[keep], p[keep], tau
+
+
+def _meeting(sure: Table, most: float = 1.0, fall: float = 1.0) -> Table:
+    """Of the larger of `most` - g `fall` and the curve of the sure masses: from where they meet."""
+    loss, p, tau = sure
     x = np.exp(loss)
     zero = np.zeros(1)
     mass = np.concatenate([np.cumsum(p[::-1])[::-1], zero])  # from point j on
     q = np.concatenate([np.cumsum((p / x)[::-1])[::-1], zero])
-    rest, room = 1.0 - tau - mass, 1.0 - q
-    # F = 1 - g between two points: beyond point j - 1, and not beyond j.
+    rest, room = most - tau - mass, fall - q
+    # The two between two points: beyond point j - 1, and not beyond j.
     meets = np.where((rest > 0.0) & (room > 0.0), rest, 1.0) / np.where(room > 0.0, room, 1.0)
     right = (rest > 0.0) & (room > 0.0) & (meets < np.append(x, np.inf))
     j = int(np.argmax(right))
@@ -86,16 +137,58 @@ def below(law: Any, single: bool) -> tuple[np.ndarray, np.ndarray, float]:
     return losses, np.concatenate([[rest[j]], p[j:]]), tau
 
 
-def table(law: Any) -> tuple[np.ndarray, np.ndarray, float]:
-    """Losses, P-masses and P{X = inf} of a pair above the law's, or below: on its side."""
-    single = np.asarray(law.tilt).dtype != np.float64  # fields are rounded, to 2^-24 of themselves
-    law = jax.tree.map(lambda x: np.asarray(x, np.float64), law)  # (NumPy's functions keep 32 bits)
+def _below_both(sure: Table, other: Table) -> Table:
+    """The same of the sure masses of both directions: those of the other one are Q-masses.
+
+    Those at losses above 0 count. The other direction's curve, read as this one's, is a line from
+    g = 1 on, and the larger of the two is one curve if it is larger there: else they trade places.
+    """
+    right, left = ((loss[loss > 0.0], p[loss > 0.0], tau) for loss, p, tau in (sure, other))
+    at_zero = [np.sum(p * -np.expm1(-loss)) + tau for loss, p, tau in (right, left)]
+    if at_zero[0] > at_zero[1]:
+        losses, masses, tau = _below_both(other, sure)
+        masses = masses * np.exp(-losses)
+        return -losses[::-1], masses[::-1], sure[2]
+    far, q, lost = left
+    p = q * np.exp(-far)
+    losses, masses, tau = _meeting(right, 1.0 - float(np.sum(p)), 1.0 - float(np.sum(q)) - lost)
+    return np.concatenate([-far[::-1], losses]), np.concatenate([p[::-1], masses]), tau
+
+
+def table(law: Any) -> Table:
+    """Of a pair above the law's, or below: on its side."""
+    single, law = _in_full(law)
     with jax.enable_x64(True):
         if not law.upper:
-            return below(law, single)
+            return _meeting(_sure(law, single))
         loss = np.asarray(readings.losses(law))
         log_h = _bounds(law, loss, single)
     return above(loss, log_h)
+
+
+def _table_of_both(law: Any, other: Any) -> Table | None:
+    """Of a pair above those of a law and of the one of the other direction, or below."""
+    known = [_in_full(x) for x in (law, other)]
+    with jax.enable_x64(True):
+        if not law.upper:
+            return _below_both(*(_sure(x, single) for single, x in known))
+        sides, at_zero = [], 1.0
+        for single, x in known:
+            loss = np.asarray(readings.losses(x))
+            loss = np.concatenate([[0.0], loss[(loss > 0.0) & (loss < _FARTHEST)]])
+            h = np.exp(_bounds(x, loss, single)) * (1.0 + _rough(loss.size))
+            sides.append((loss[1:], h[1:]))
+            at_zero = min(at_zero, float(h[0]))
+    return _above_both(*sides, at_zero)
+
+
+def _in_full(law: Any) -> tuple[bool, Any]:
+    """Whether fields are rounded, to 2^-24 of themselves, and the law in 64 bits.
+
+    (NumPy's functions keep 32.)
+    """
+    single = np.asarray(law.tilt).dtype != np.float64
+    return single, jax.tree.map(lambda x: np.asarray(x, np.float64), law)
 
 
 @jax.jit
@@ -115,16 +208,32 @@ def _bounds(law: Any, loss: np.ndarray, single: bool) -> np.ndarray:
 
 def pair(law: Any) -> LossDistribution:
     """The table of a law of known numbers, in its direction, as a mechanism."""
-    losses, masses, infinity = table(law)
+    losses, masses, infinity = _pair_of_both(law) or _pair_of_one(law)
     some = masses > 0.0
     losses, masses = losses[some], masses[some]
-    if law.reversed:
-        other = masses * np.exp(-losses)
-        # (A difference next to 1, rounded to the law's side.)
-        infinity = 1.0 - float(np.sum(other)) + (2.0**-40 if law.upper else -(2.0**-40))
-        infinity = min(max(infinity, 0.0), 1.0)
-        losses, masses = -losses, other
     if not losses.size:
         losses, masses = np.zeros(1), np.zeros(1)
     with np.errstate(divide="ignore"):
         return LossDistribution(losses, np.log(masses), infinity)
+
+
+def _pair_of_both(law: Any) -> Table | None:
+    """By the opposite law, too, if there is one."""
+    if law.opposite is None:
+        return None
+    laws = dataclasses.replace(law, opposite=None), law.opposite
+    found = _table_of_both(*laws[:: -1 if law.reversed else 1])
+    if found is None:
+        return None
+    losses, masses, infinity = found
+    return losses + (_DIFFERENCE if law.upper else -_DIFFERENCE), masses, infinity
+
+
+def _pair_of_one(law: Any) -> Table:
+    losses, masses, infinity = table(dataclasses.replace(law, opposite=None))
+    if not law.reversed:
+        return losses, masses, infinity
+    other = masses * np.exp(-losses)
+    # (A difference next to 1, rounded to the law's side.)
+    infinity = 1.0 - float(np.sum(other)) + (_DIFFERENCE if law.upper else -_DIFFERENCE)
+    return -losses, other, min(max(infinity, 0.0), 1.0)

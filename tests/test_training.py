@@ -310,9 +310,7 @@ def test_filter_stops_at_its_budget_and_not_before():
 def test_a_filter_for_a_typical_step_lets_most_of_them_pass(target, step):
     """Breaks when the order is chosen for other steps: 28 for 879 of the first ones."""
     (epsilon, delta), (sigma, q) = target, step
-    budget = training.init_filter(
-        epsilon=epsilon, delta=delta, sigma=sigma, sampling_probability=q
-    )
+    budget = training.init_filter(epsilon=epsilon, delta=delta, sigma=sigma, sampling_probability=q)
 
     def fits(n, budget=budget):
         return bool(training.fits(budget, sigma=sigma, sampling_probability=q, count=n))

@@ -113,7 +113,7 @@ def test_single_precision():
 
 def test_errors():
     """Breaks when a wrong argument is taken."""
-    for wrong in ({"delta": 0.0}, {"direction": "both"}, {"side": "middle"}, {"grid_size": 1000}):
+    for wrong in ({"delta": 0.0}, {"direction": "either"}, {"side": "middle"}, {"grid_size": 1000}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             jaxdp.privacy_loss(GAUSSIAN, **wrong)
     for method, value in (("hockey_stick", np.nan), ("epsilon", 0.0), ("renyi", 1.0)):

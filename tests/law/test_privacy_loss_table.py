@@ -51,6 +51,66 @@ def test_a_law_as_a_mechanism_stays_on_its_side_at_every_epsilon(laws, direction
             np.testing.assert_allclose(low[near], truth[near], rtol=2e-2)
 
 
+def _asymmetric(count):
+    """Losses and masses of so many runs of a finite pair, by enumeration: (losses, p, q)."""
+    p, q = np.array([0.2, 0.5, 0.05, 0.25]), np.array([0.5, 0.1, 0.0, 0.4])
+    both = [np.array([1.0]), np.array([1.0])]
+    for _ in range(count):
+        both = [np.outer(x, y).ravel() for x, y in zip(both, (p, q), strict=True)]
+    return jaxdp.Repeated(jaxdp.FinitePair(p, q), count), *both
+
+
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_table_is_tight_in_both_directions(x64, reverse):
+    """Breaks where the other direction is what the law says of it: 1.28 below, nothing above."""
+    mechanism, p, q = _asymmetric(5)
+    directions = {"remove": (p, q), "add": (q, p)}
+    if reverse:
+        directions = {"remove": (q, p), "add": (p, q)}
+    with jax.enable_x64(x64):
+        laws = [jaxdp.privacy_loss(mechanism, delta=0.05, side=s) for s in ("lower", "upper")]
+        tables = [(law.reverse() if reverse else law).as_mechanism() for law in laws]
+    for direction, (a, b) in directions.items():
+        truth = np.array([np.maximum(a - np.exp(e) * b, 0.0).sum() for e in EPSILONS])
+        with jax.enable_x64(True):
+            low, high = (
+                np.asarray(jaxdp.hockey_stick(table, EPSILONS, direction=direction))
+                for table in tables
+            )
+        room = 2.0**-39 if direction == "add" else 0.0
+        assert np.all(low <= truth * (1.0 + 1e-12) + room)
+        assert np.all(high >= truth * (1.0 - 1e-12) - room)
+        np.testing.assert_allclose(low, truth, rtol=4e-3)
+        np.testing.assert_allclose(high, truth, rtol=4e-3)
+
+
+def test_sums_and_samples_of_tables_know_both_directions():
+    """Breaks where a sum, or a file, loses the opposite law: epsilon was infinite to add."""
+    step = jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.05)
+    with jax.enable_x64(True):
+        law = jaxdp.privacy_loss(jaxdp.Repeated(step, 50), delta=1e-5)
+        run = jaxdp.PoissonSampled(law.as_mechanism(), 0.5)
+        for direction in ("remove", "add"):
+            truth = float(jaxdp.epsilon(jaxdp.Repeated(step, 100), 1e-5, direction=direction))
+            got = float((law + law).epsilon(1e-5, direction=direction))
+            assert truth * 0.999 <= got <= truth * 1.005
+            exact = jaxdp.PoissonSampled(jaxdp.Repeated(step, 50), 0.5)
+            low, _ = jaxdp.epsilon_bounds(exact, 1e-5, direction=direction)
+            assert low <= jaxdp.epsilon(run, 1e-5, direction=direction) <= 1.005 * low
+
+
+def test_lower_tables_of_32_bits_do_not_round_up():
+    """Breaks when NumPy works in the precision of the fields: 24.06 for 20."""
+    for epsilon in (5.0, 12.0, 20.0):
+        with jax.enable_x64(False):
+            law = jaxdp.privacy_loss(jaxdp.RandomizedResponse(epsilon), side="lower", delta=1e-5)
+            alone = dataclasses.replace(law, opposite=None)
+        for table in (law.as_mechanism(), alone.as_mechanism()):
+            for direction in ("remove", "add"):
+                assert float(jaxdp.epsilon_bounds(table, 1e-5, direction=direction)[0]) <= epsilon
+
+
 def test_what_attacks_achieve_lies_between_the_laws(laws):
     """The best guess at several priors, and the advantage, against the closed form."""
     priors = np.array([0.0, 0.2, 0.45, 0.5, 0.7, 1.0])
