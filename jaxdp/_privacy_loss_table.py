@@ -179,7 +179,7 @@ def _table_of_both(law: Any, other: Any) -> Table | None:
             h = np.exp(_bounds(x, loss, single)) * (1.0 + _rough(loss.size))
             sides.append((loss[1:], h[1:]))
             at_zero = min(at_zero, float(h[0]))
-    return _above_both(*sides, at_zero)
+    return _above_both(sides[0], sides[1], at_zero)
 
 
 def _in_full(law: Any) -> tuple[bool, Any]:

@@ -54,6 +54,7 @@ _REACH = 2.0 ** np.arange(-6.0, 13.0)  # of tilts that bound masses, per deviati
 _PROOFS = np.concatenate([-1.0 - _REACH[::-1], [-1.0, -0.5, 0.0], _REACH])
 _DIVISORS = 128  # of a support's width, of which the lattice takes that which suits the others
 _LOG_LOW = -60.0  # of the Q-mass that may be left below
+_PAST = 1.25  # times as far as masses count tilts go
 _SMALLEST = 1e-280  # what underflow may lose
 _MASSES = 2.0**-40  # relative, what the rounding of a step's masses may take away
 
@@ -125,6 +126,22 @@ def _evenly(
     return jnp.interp(length[-1] * (jnp.arange(number) + 0.5) / number, length, tilts)
 
 
+def _outer(
+    tilts: jax.Array, log_norm: jax.Array, mean: jax.Array, log_floor: jax.Array
+) -> jax.Array:
+    """The least and the largest tilt at whose means there is Q-mass, or P-mass, that counts.
+
+    (Not those at whose means the list ends: next to the end of a support they are out of all
+    proportion to what is there, and leave too few for all the rest.)
+    """
+    log_p = log_norm - tilts * mean
+    down, up = tilts < -1.0, tilts > 0.0
+    least, most = (_PAST * x for x in (_LOG_LOW, log_floor))
+    low = jnp.min(jnp.where(down & (log_p - mean >= least), tilts, -1.0))
+    high = jnp.max(jnp.where(up & (log_p >= most), tilts, 0.0))
+    return jnp.stack([low, high])
+
+
 def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
     """Choices only: nothing here needs to be right."""
     atoms = _saddle.coarse_atoms(terms)
@@ -152,8 +169,8 @@ def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
     spacing = width / (size - 8)
     spacing = _shared(terms, spacing)
     mean = jnp.sum(count * at.mean, axis=-1)
-    aims = low - 0.1 * width, low + 1.1 * width
-    outer = jnp.interp(jnp.stack(aims), mean, proofs)
+    outer = _outer(proofs, jnp.sum(count * at.log_norm, axis=-1), mean, log_floor)
+    aims = tuple(jnp.interp(outer, proofs, mean))
     inner = _evenly(proofs, mean, aims, _FINER)
     for number in (_FINER, _TILTS - 2):
         mean = jnp.sum(count * jax.vmap(lambda t: _saddle.moments(atoms, t).mean)(inner), axis=-1)

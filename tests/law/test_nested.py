@@ -172,3 +172,24 @@ def test_a_sample_of_a_sample_of_a_composition():
     np.testing.assert_allclose(two, one, rtol=1e-3)
     assert one[0] <= two[1]
     assert two[0] <= one[1]
+
+
+@pytest.mark.parametrize(
+    ("sigma", "q", "steps", "delta"),
+    [(1.0, 0.05, 50, 1e-5), (1.0, 0.05, 100, 1e-5), (0.7, 0.02, 200, 1e-6), (0.5, 0.01, 30, 1e-9)],
+)
+def test_a_sampled_run_next_to_whose_smallest_loss_there_is_nothing(sigma, q, steps, delta):
+    """Breaks when tilts go to the end of the support: (0.48, 4.03) for 2.658, the second of them.
+
+    The curve of a sampled pair is that of the pair: H_g(rate P + (1 - rate) Q || Q) is
+    rate H_g'(P || Q) with g' = 1 + (g - 1)/rate.
+    """
+    rate = 0.5
+    with jax.enable_x64(True):
+        run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), steps)
+        inner = jaxdp.epsilon_bounds(run, delta / rate, direction="remove")
+        truth = np.log1p(rate * np.expm1(np.asarray(inner)))
+        low, high = jaxdp.epsilon_bounds(jaxdp.PoissonSampled(run, rate), delta, direction="remove")
+    assert low <= truth[1]
+    assert high >= truth[0]
+    assert high - low <= 1e-3 * high
