@@ -38,35 +38,19 @@ import numpy as np
 from jax import lax
 
 from jaxdp._divergences import exp_log, log_positive
-from jaxdp._law import _allowances, _discretise, _places, _saddle
+from jaxdp._law import _allowances, _discretise, _places
 from jaxdp._law._family import log_through
-from jaxdp._law._grid import Lattice, align, between, dividing, occupied_positions
+from jaxdp._law._grid import Lattice, align, between, occupied_positions
 from jaxdp._law._intervals import interval_masses
 from jaxdp._law._places import wrap
 from jaxdp._law._step import finite_ends
 from jaxdp._law._symbols import count_up, factors, from_log, log_of
+from jaxdp._law._table_choice import TILTS, Choice, choose
 from jaxdp._law._terms import Family, Term, Terms, of_each
 from jaxdp._special import log1p
 
-_TILTS = 12  # that are transformed: some three deviations apart
-_FINER = 32  # that are looked at first
-_REACH = 2.0 ** np.arange(-6.0, 13.0)  # of tilts that bound masses, per deviation
-_PROOFS = np.concatenate([-1.0 - _REACH[::-1], [-1.0, -0.5, 0.0], _REACH])
-_DIVISORS = 128  # of a support's width, of which the lattice takes that which suits the others
-_LOG_LOW = -60.0  # of the Q-mass that may be left below
-_PAST = 1.25  # times as far as masses count tilts go
 _SMALLEST = 1e-280  # what underflow may lose
 _MASSES = 2.0**-40  # relative, what the rounding of a step's masses may take away
-
-
-class _Choice(NamedTuple):
-    """The lattice's spacing, the list's first loss, tilts, and every step's centre and range."""
-
-    spacing: jax.Array
-    low: jax.Array
-    tilts: jax.Array
-    centre: jax.Array
-    range: tuple[jax.Array, jax.Array]
 
 
 class _Part(NamedTuple):
@@ -83,25 +67,6 @@ class _Part(NamedTuple):
     taken: jax.Array
 
 
-def _shared(terms: Terms, spacing: jax.Array) -> jax.Array:
-    """A spacing that divides the widths of all bounded supports: the widest, others nearly.
-
-    An atom at an end that is not on the lattice costs the law below in proportion to how far off.
-    """
-    bounded = [term for term in terms if isinstance(term, Term) and term.bounded]
-    if not bounded:
-        return spacing
-    widths = jnp.stack([between(finite_ends(term)) for term in bounded])
-    spacing = dividing(jnp.max(widths), spacing, least=4.0, shares=False)
-    most = jnp.round(jnp.max(widths) / spacing)
-    times = jnp.maximum(most - jnp.arange(_DIVISORS), 1.0)
-    place = widths[:, None] * times / jnp.maximum(jnp.max(widths), 1e-300)
-    off = jnp.max(jnp.abs(place - jnp.round(place)), axis=0)
-    off = jnp.where(times >= 0.9 * most, off, jnp.inf)
-    best = jnp.max(jnp.where(off <= jnp.min(off), times, 0.0))
-    return jnp.where(best >= 4.0, spacing * most / jnp.maximum(best, 1.0), spacing)
-
-
 def _stretch(terms: Terms) -> jax.Array:
     """1, with the relative slopes of the widest support: its ends stay on the lattice's nodes."""
     bounded = [term for term in terms if isinstance(term, Term) and term.bounded]
@@ -109,87 +74,6 @@ def _stretch(terms: Terms) -> jax.Array:
     some = width > 0.0
     width = jnp.where(some, width, 1.0)
     return jnp.where(some, width / lax.stop_gradient(width), 1.0)
-
-
-def _evenly(
-    tilts: jax.Array, mean: jax.Array, ends: tuple[jax.Array, jax.Array], number: int
-) -> jax.Array:
-    """Tilts with means between the ends, as many deviations apart from each other.
-
-    An interval of tilts is sqrt(change of the tilt times change of the mean) deviations long.
-    (Where one of many steps may lose much, means jump at some tilt, and what is between is known by
-    those up to there: equal distances of means would leave them out.)
-    """
-    inside = jnp.clip(mean, *ends)
-    steps = jnp.sqrt(jnp.maximum((tilts[1:] - tilts[:-1]) * (inside[1:] - inside[:-1]), 0.0))
-    length = jnp.append(0.0, jnp.cumsum(steps))
-    return jnp.interp(length[-1] * (jnp.arange(number) + 0.5) / number, length, tilts)
-
-
-def _outer(
-    tilts: jax.Array, log_norm: jax.Array, mean: jax.Array, log_floor: jax.Array
-) -> jax.Array:
-    """The least and the largest tilt at whose means there is Q-mass, or P-mass, that counts.
-
-    (Not those at whose means the list ends: next to the end of a support they are out of all
-    proportion to what is there, and leave too few for all the rest.)
-    """
-    log_p = log_norm - tilts * mean
-    down, up = tilts < -1.0, tilts > 0.0
-    least, most = (_PAST * x for x in (_LOG_LOW, log_floor))
-    low = jnp.min(jnp.where(down & (log_p - mean >= least), tilts, -1.0))
-    high = jnp.max(jnp.where(up & (log_p >= most), tilts, 0.0))
-    return jnp.stack([low, high])
-
-
-def _choose(terms: Terms, log_floor: jax.Array, size: int) -> _Choice:
-    """Choices only: nothing here needs to be right."""
-    atoms = _saddle.coarse_atoms(terms)
-    count = atoms.count
-    whole = _saddle.moments(atoms, jnp.float64(0.0))
-    # (What is next to one atom is not tilted by more than the digits of its loss can bear.)
-    least = jnp.maximum(1e-6 * jnp.abs(jnp.sum(count * whole.mean)), 1e-12)
-    deviation = jnp.maximum(jnp.sqrt(jnp.sum(count * whole.variance)), least)
-    scale = jnp.where(jnp.abs(_PROOFS + 0.5) <= 0.5, 1.0, 1.0 / deviation)
-    proofs = jnp.where(_PROOFS < -1.0, -1.0 + (_PROOFS + 1.0) * scale, _PROOFS * scale)
-    at = jax.vmap(lambda t: _saddle.moments(atoms, t))(proofs)
-
-    def ends(log_mgf: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Where Chernoff leaves little beyond: P-mass above, Q-mass below; over the last axis."""
-        up, down = proofs > 0.0, proofs < -1.0
-        high = (log_mgf - log_floor) / jnp.where(up, proofs, 1.0)
-        low = (log_mgf - _LOG_LOW) / jnp.where(down, proofs + 1.0, 1.0)
-        return (
-            jnp.max(jnp.where(down, low, -jnp.inf), axis=-1),
-            jnp.min(jnp.where(up, high, jnp.inf), axis=-1),
-        )
-
-    low, high = ends(jnp.sum(count * at.log_norm, axis=-1))
-    width = jnp.maximum(high - low, 1e-9 * (1.0 + jnp.abs(high)))
-    spacing = width / (size - 8)
-    spacing = _shared(terms, spacing)
-    mean = jnp.sum(count * at.mean, axis=-1)
-    outer = _outer(proofs, jnp.sum(count * at.log_norm, axis=-1), mean, log_floor)
-    aims = tuple(jnp.interp(outer, proofs, mean))
-    inner = _evenly(proofs, mean, aims, _FINER)
-    for number in (_FINER, _TILTS - 2):
-        mean = jnp.sum(count * jax.vmap(lambda t: _saddle.moments(atoms, t).mean)(inner), axis=-1)
-        inner = _evenly(inner, mean, aims, number)
-    inner = jnp.concatenate([outer[:1], inner, outer[1:]])
-    # Those that prove the most beyond the list, and beyond the ends of the transform.
-    log_mgf = jnp.sum(count * at.log_norm, axis=-1)
-    half = 0.5 * size * spacing
-    last = low + 2.0 * half
-
-    def best(at: jax.Array, above: bool) -> jax.Array:
-        proves = proofs > 0.0 if above else proofs < -1.0
-        exponent = jnp.where(proves, log_mgf - proofs * at, jnp.inf)
-        return jnp.max(jnp.where(exponent <= jnp.min(exponent), proofs, -jnp.inf))
-
-    proving = [best(low, False), best(low - half, False), best(last, True), best(last + half, True)]
-    tilts = jnp.concatenate([inner, jnp.stack(proving)])
-    own = ends(at.log_norm.T)
-    return _Choice(spacing, low, tilts, whole.mean, (own[0], jnp.maximum(*own)))
 
 
 def _left_at_zero(term: Term, node: jax.Array) -> jax.Array:
@@ -201,7 +85,7 @@ def _left_at_zero(term: Term, node: jax.Array) -> jax.Array:
     return jnp.exp(log_q) * (1.0 - kept)
 
 
-def _part(term: Term, chosen: _Choice, size: int, side: int) -> _Part:
+def _part(term: Term, chosen: Choice, size: int, side: int) -> _Part:
     """One term on the lattice; centre and range of `chosen` are its own."""
     low, high = finite_ends(term)
     one_end = jnp.where(jnp.isfinite(high), -jnp.inf, low), high
@@ -216,7 +100,7 @@ def _part(term: Term, chosen: _Choice, size: int, side: int) -> _Part:
         )(tilts)
         bottom = _left_at_zero(term, nodes[0])
     else:
-        start = tilts[_TILTS // 2]
+        start = 0.5 * tilts[TILTS - 1]  # (masses are known about it, some deviations to both sides)
         own, log_own = _discretise.lower(term, nodes, start, lattice.centre)
         exponent = log_positive(own) + (tilts - start)[:, None] * (nodes - lattice.centre)
         largest = lax.stop_gradient(jnp.max(exponent, axis=-1))
@@ -225,7 +109,7 @@ def _part(term: Term, chosen: _Choice, size: int, side: int) -> _Part:
         weights = weights / total[:, None]
         log_norm = log_own + largest + jnp.log(total) + (tilts - start) * lattice.centre
         top, bottom = jnp.float64(-jnp.inf), 0.0
-    cyclic = jnp.zeros((_TILTS, 2 * size)).at[:, wrap(places, 2 * size)].add(weights[:_TILTS])
+    cyclic = jnp.zeros((TILTS, 2 * size)).at[:, wrap(places, 2 * size)].add(weights[:TILTS])
     magnitude, angle = log_of(jnp.fft.rfft(cyclic))
     count = jnp.asarray(term.count, jnp.float64)
     absent = jnp.exp(jnp.asarray(term.log_tau_q, jnp.float64)) + bottom
@@ -247,7 +131,7 @@ def _part(term: Term, chosen: _Choice, size: int, side: int) -> _Part:
     return part._replace(factors=factors(count))
 
 
-def _parts(terms: Terms, chosen: _Choice, size: int, side: int) -> _Part:
+def _parts(terms: Terms, chosen: Choice, size: int, side: int) -> _Part:
     """The sum over the terms, one after the other by one program, and so those of a family."""
 
     def one(term: Term, own: tuple[jax.Array, tuple[jax.Array, jax.Array]]) -> _Part:
@@ -325,7 +209,7 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
       size: of the list of losses, a power of two.
       side: +1 or -1.
     """
-    chosen = lax.stop_gradient(_choose(terms, log_floor, size))
+    chosen = lax.stop_gradient(choose(terms, log_floor, size))
     chosen = chosen._replace(spacing=chosen.spacing * _stretch(terms))
     part = _parts(terms, chosen, size, side)
     h, steps = chosen.spacing, part.factors[0]
@@ -339,17 +223,17 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
     norm = 2.0 * jnp.sum(jnp.abs(lax.stop_gradient(wave)), axis=-1) / length
     r = _allowances.fourier(length, operations=48)
     eta = r * ((2.0 * steps + 1.0) * norm + part.factors[1])
-    gap, log_gap = tilts - tilts[:_TILTS, None], log_mgf - log_mgf[:_TILTS, None]
+    gap, log_gap = tilts - tilts[:TILTS, None], log_mgf - log_mgf[:TILTS, None]
     origin = lax.stop_gradient(part.start) + h * first
     ends = origin - 0.5 * h * size, origin + 1.5 * h * size
     wrapped = _beyond(gap, log_gap, ends[0], False) + _beyond(gap, log_gap, ends[1], True)
     stray = lax.stop_gradient(eta + wrapped)
     # the tilt at which a point is known best
-    log_unit = part.log_norm[:_TILTS, None] - tilts[:_TILTS, None] * loss
+    log_unit = part.log_norm[:TILTS, None] - tilts[:TILTS, None] * loss
     score = lax.stop_gradient(log_unit + jnp.log(stray)[:, None])
     # (The first that is as good as the best: compiled, both may be rounded differently.)
-    order = jnp.arange(_TILTS, dtype=jnp.int32)[:, None]
-    best = jnp.where(score <= jnp.min(score, axis=0) + 0.1, order, _TILTS - 1)
+    order = jnp.arange(TILTS, dtype=jnp.int32)[:, None]
+    best = jnp.where(score <= jnp.min(score, axis=0) + 0.1, order, TILTS - 1)
     best = jnp.min(best, axis=0, keepdims=True)
 
     def pick(values: jax.Array) -> jax.Array:
@@ -357,7 +241,7 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
 
     unit = pick(log_unit)
     allowance = _allowances.prefactor(
-        pick(part.log_norm[:_TILTS, None]), pick(tilts[:_TILTS, None]) * loss
+        pick(part.log_norm[:TILTS, None]), pick(tilts[:TILTS, None]) * loss
     )
     allowance += _allowances.normalised_steps(steps) + 64.0 * _allowances.UNIT * steps
     p = jnp.maximum(pick(weights) + side * pick(stray[:, None]), 0.0)
@@ -402,7 +286,7 @@ def cut(term: Term, log_floor: jax.Array, size: int) -> Table:
 
     That is what is seen of a loss in which cell it is: no law above, and below exactly so.
     """
-    chosen = lax.stop_gradient(_choose((term,), log_floor, size))
+    chosen = lax.stop_gradient(choose((term,), log_floor, size))
     first, h = chosen.low, chosen.spacing
     start = first + h * jnp.arange(size, dtype=jnp.float64)
     log_q, log_p = term.masses(start, start + h)
