@@ -90,7 +90,7 @@ def estimate_delta(
       confidence: in (0, 1).
 
     Raises:
-      ValueError: for arguments outside these domains. TypeError: for another mechanism.
+      ValueError: for arguments outside these domains. TypeError: for another mechanism, or no key.
 
     Example:
       >>> import jax, jaxdp
@@ -107,6 +107,8 @@ def estimate_delta(
         got = _checks.shown(num_samples)
         raise ValueError(f"num_samples must be an integer from 2 to 2^63, got {got}")
     _checks.check("confidence", confidence, _checks.OPEN_DELTA)
+    if not isinstance(key, jax.Array):
+        raise TypeError(f"key must be a JAX random key (jax.random.key), got {_checks.shown(key)}")
     words = jax.random.key_data(key) if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else key
     value, low, high = _x64.evaluate(
         program,

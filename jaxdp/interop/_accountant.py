@@ -143,7 +143,7 @@ class Accountant(dpa.PrivacyAccountant):
         epsilon = _checks.number("target_epsilon", target_epsilon, _checks.NOT_NAN)
         m = self._composed()
         if m is NOTHING:
-            return max(-math.expm1(min(epsilon, 0.0)), 0.0)
+            return max(0.0, -math.expm1(min(epsilon, 0.0)))
         if m is EVERYTHING:
             return 1.0
         largest, failure = self._ends()

@@ -205,11 +205,36 @@ def test_estimates_from_a_float32_program():
     assert float(narrow.low) <= float(wide.low) <= float(wide.high) <= float(narrow.high)
 
 
+@pytest.mark.parametrize("kind", [jaxdp.Gaussian, jaxdp.Laplace, jaxdp.RandomizedResponse])
+def test_estimates_of_random_settings_are_numbers(kind):
+    """Breaks when a tilt goes where there is no mass, or leaves nothing: nan, or 1e-21 for 1."""
+    rng = np.random.default_rng(7)
+    noise = np.exp(rng.uniform(np.log(0.03), np.log(30.0), 12))
+    epsilon = rng.choice([-1.0, 1.0], 12, p=[0.1, 0.9]) * np.exp(rng.uniform(-7.0, 4.0, 12))
+    for steps in (1, 3, 60):
+        m = jaxdp.RandomAllocation(kind(noise), steps)
+        for direction in ("remove", "add"):
+            got = jaxdp.estimate_delta(
+                m,
+                epsilon,
+                jax.random.key(1),
+                num_samples=2000,
+                direction=direction,
+                confidence=1.0 - 1e-9,
+            )
+            low, high = map(np.asarray, jaxdp.delta_bounds(m, epsilon, direction=direction))
+            assert (np.asarray(got.low) <= high * (1.0 + 1e-9)).all()
+            assert (np.asarray(got.high) >= low * (1.0 - 1e-9)).all()
+            assert (np.asarray(got.low) <= np.asarray(got.value)).all()
+
+
 def test_estimate_errors():
     """Breaks when what Lemma D.1 does not cover is estimated."""
     g, key = jaxdp.Gaussian(1.0), jax.random.key(0)
     with pytest.raises(TypeError, match="RandomAllocation"):
         jaxdp.estimate_delta(g, 1.0, key)
+    with pytest.raises(TypeError, match="key"):
+        jaxdp.estimate_delta(jaxdp.RandomAllocation(g, 10), 1.0, 0)
     with pytest.raises(ValueError, match="num_selected"):
         jaxdp.estimate_delta(jaxdp.RandomAllocation(g, 10, 2), 1.0, key)
     with pytest.raises(ValueError, match="num_samples"):

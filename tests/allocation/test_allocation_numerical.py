@@ -96,14 +96,25 @@ def test_known_structure():
     assert len(jaxdp.RandomAllocation(g, 1003, 10)._terms()) == 2
     sizes = [
         _numerical_average._size(jaxdp.RandomAllocation(g, t, k), None)
-        for t, k in ((1e4, 1), (1e6, 1), (1e6, 100))
+        for t, k in ((1e3, 1), (1e4, 1), (1e6, 1), (1e6, 100))
     ]
-    assert sizes == [16384, 65536, 16384]
+    assert sizes == [16384, 32768, 262144, 16384]
     # leaves put by hand where k is known to divide t, and does not
     m = jaxdp.RandomAllocation(g, 10, 5)
     broken = jax.tree.map(lambda x: x + (np.asarray(x) == 10), m)
     assert bool(m._in_domain())
     assert not bool(broken._in_domain())
+
+
+@pytest.mark.parametrize(
+    ("sigma", "steps", "delta"),
+    [(0.95, 25_000, 3e-11), (0.95, 100_000, 3e-11), (0.99, 22_365, 6.6e-11), (1.7, 64_296, 9.5e-4)],
+)
+def test_many_steps_of_which_one_may_lose_much(sigma, steps, delta):
+    """Breaks where the lattice is too coarse for so many ratios: 1 to 4 % of epsilon."""
+    low, high = jaxdp.epsilon_bounds(jaxdp.RandomAllocation(jaxdp.Gaussian(sigma), steps), delta)
+    assert 0.0 < low <= high
+    assert high - low <= 6e-3 * high
 
 
 def test_gradients_are_difference_quotients():

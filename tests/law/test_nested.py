@@ -193,3 +193,20 @@ def test_a_sampled_run_next_to_whose_smallest_loss_there_is_nothing(sigma, q, st
     assert low <= truth[1]
     assert high >= truth[0]
     assert high - low <= 1e-3 * high
+
+
+@pytest.mark.parametrize(
+    ("inner", "square"),
+    [
+        (jaxdp.Repeated(jaxdp.Gaussian(2.0), 3), 3.0 / 4.0),
+        (jaxdp.Composed([jaxdp.Gaussian(2.0), jaxdp.Gaussian(3.0)]), 1.0 / 4.0 + 1.0 / 9.0),
+        (jaxdp.Schedule(jaxdp.Gaussian(np.array([2.0, 3.0]))), 1.0 / 4.0 + 1.0 / 9.0),
+    ],
+)
+def test_a_sample_of_several_gaussians_is_that_of_one(inner, square):
+    """Breaks when what is one step, but not by its class, has no failure: an AttributeError."""
+    one = jaxdp.PoissonSampled(jaxdp.Gaussian(square**-0.5), 0.1)
+    for direction in ("remove", "add", "both"):
+        found = jaxdp.epsilon_bounds(jaxdp.PoissonSampled(inner, 0.1), 1e-5, direction=direction)
+        truth = jaxdp.epsilon_bounds(one, 1e-5, direction=direction)
+        np.testing.assert_allclose(found, truth, rtol=1e-6)
