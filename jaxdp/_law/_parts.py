@@ -73,7 +73,7 @@ def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int)
     even = step.even > 0.0
     spacing = jnp.where(even, step.even, (step.window[1] - step.window[0]) / (size - 8))
     spacing = jnp.maximum(spacing, 1e-12 * jnp.abs(step.centre) + 1e-200)
-    centre = step.centre if side > 0 else _anchor(term, step, spacing)
+    centre = step.centre if side > 0 else node_at(term, step.node, spacing)
     ends = ends_of(term, step, side)
     lattice = align(Lattice(centre, spacing), ends, side)
     positions = jnp.where(even, even_rungs(size), rungs(size))
@@ -87,12 +87,11 @@ def one_step(term: Term, step: StepPlan, theta: jax.Array, size: int, side: int)
     return one._replace(end=jnp.where(free, (step.anchor - lattice.centre) / spacing, one.end))
 
 
-def _anchor(term: Term, step: StepPlan, spacing: jax.Array) -> jax.Array:
+def node_at(term: Term, start: jax.Array, spacing: jax.Array) -> jax.Array:
     """Just below the log mean ratio of the losses nearer to it than half the spacing.
 
-    By iteration from the node of the plan, which knows it to a coarse cell.
+    By iteration from a node that a plan has, which knows it to a coarse cell.
     """
-    start = step.node
 
     def again(_, anchor: jax.Array) -> jax.Array:
         log_q, log_p = term.masses(anchor - 0.5 * spacing, anchor + 0.5 * spacing)

@@ -42,6 +42,7 @@ from jaxdp._law import _allowances, _discretise, _places
 from jaxdp._law._family import log_through
 from jaxdp._law._grid import Lattice, align, between, occupied_positions
 from jaxdp._law._intervals import interval_masses
+from jaxdp._law._parts import node_at
 from jaxdp._law._places import wrap
 from jaxdp._law._step import finite_ends
 from jaxdp._law._symbols import count_up, factors, from_log, log_of
@@ -86,10 +87,11 @@ def _left_at_zero(term: Term, node: jax.Array) -> jax.Array:
 
 
 def _part(term: Term, chosen: Choice, size: int, side: int) -> _Part:
-    """One term on the lattice; centre and range of `chosen` are its own."""
+    """One term on the lattice; centre, node and range of `chosen` are its own."""
     low, high = finite_ends(term)
     one_end = jnp.where(jnp.isfinite(high), -jnp.inf, low), high
-    lattice = align(Lattice(chosen.centre, chosen.spacing), one_end, side)
+    centre = chosen.centre if side > 0 else node_at(term, chosen.node, chosen.spacing)
+    lattice = align(Lattice(centre, chosen.spacing), one_end, side)
     first = _places.floor((chosen.range[0] - lattice.centre) / lattice.spacing) - 1.0
     places = occupied_positions(lattice, (low, high), chosen.range, first + count_up(size))
     nodes = lattice.centre + places * lattice.spacing
@@ -133,15 +135,17 @@ def _part(term: Term, chosen: Choice, size: int, side: int) -> _Part:
 
 def _parts(terms: Terms, chosen: Choice, size: int, side: int) -> _Part:
     """The sum over the terms, one after the other by one program, and so those of a family."""
+    each = chosen.centre, chosen.node, chosen.range
 
-    def one(term: Term, own: tuple[jax.Array, tuple[jax.Array, jax.Array]]) -> _Part:
-        return _part(term, chosen._replace(centre=own[0], range=own[1]), size, side)
+    def one(term: Term, own: Any) -> _Part:
+        centre, node, kept = own
+        return _part(term, chosen._replace(centre=centre, node=node, range=kept), size, side)
 
     parts, place, single = [], 0, []
     for term in terms:
         number = term.number if isinstance(term, Family) else 1
         rows = slice(place, place + number)
-        own = chosen.centre[rows], (chosen.range[0][rows], chosen.range[1][rows])
+        own = jax.tree.map(lambda x, rows=rows: x[rows], each)
         place += number
         if isinstance(term, Term):
             single.append((term, jax.tree.map(lambda x: x[0], own)))

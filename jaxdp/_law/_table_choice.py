@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp._law import _saddle
+from jaxdp._law._begins import anchors
 from jaxdp._law._grid import between, dividing
 from jaxdp._law._step import finite_ends
 from jaxdp._law._terms import Term, Terms
@@ -24,12 +25,17 @@ _PAST, _ROOM = 1.25, 25.0  # times as far as masses count tilts go; a log of nex
 
 
 class Choice(NamedTuple):
-    """The lattice's spacing, the list's first loss, tilts, and every step's centre and range."""
+    """The lattice's spacing, the list's first loss, tilts; every step's centre, node and range.
+
+    A node (of the law below) is where the mean ratio of the losses near the median lies: those
+    closer together than the lattice's points keep their mean then, step by step.
+    """
 
     spacing: jax.Array
     low: jax.Array
     tilts: jax.Array
     centre: jax.Array
+    node: jax.Array
     range: tuple[jax.Array, jax.Array]
 
 
@@ -140,4 +146,5 @@ def choose(terms: Terms, log_floor: jax.Array, size: int) -> Choice:
     proving = [best(low, False), best(low - half, False), best(last, True), best(last + half, True)]
     tilts = jnp.concatenate([inner, jnp.stack(proving)])
     own = ends(at.log_norm.T)
-    return Choice(spacing, low, tilts, whole.mean, (own[0], jnp.maximum(*own)))
+    nodes = anchors(atoms, atoms.log_p, spacing)
+    return Choice(spacing, low, tilts, whole.mean, nodes, (own[0], jnp.maximum(*own)))

@@ -176,10 +176,19 @@ def test_a_sample_of_a_sample_of_a_composition():
 
 @pytest.mark.parametrize(
     ("sigma", "q", "steps", "delta"),
-    [(1.0, 0.05, 50, 1e-5), (1.0, 0.05, 100, 1e-5), (0.7, 0.02, 200, 1e-6), (0.5, 0.01, 30, 1e-9)],
+    [
+        (1.0, 0.05, 50, 1e-5),
+        (1.0, 0.05, 100, 1e-5),
+        (0.7, 0.02, 200, 1e-6),
+        (0.5, 0.01, 30, 1e-9),
+        (0.5, 0.01, 300, 1e-6),
+        (0.6, 0.001, 1000, 1e-7),
+    ],
 )
 def test_a_sampled_run_next_to_whose_smallest_loss_there_is_nothing(sigma, q, steps, delta):
     """Breaks when tilts go to the end of the support: (0.48, 4.03) for 2.658, the second of them.
+
+    Or when the law below has no node where most losses are: 1.79 for 1.971, the last one.
 
     The curve of a sampled pair is that of the pair: H_g(rate P + (1 - rate) Q || Q) is
     rate H_g'(P || Q) with g' = 1 + (g - 1)/rate.
@@ -192,7 +201,7 @@ def test_a_sampled_run_next_to_whose_smallest_loss_there_is_nothing(sigma, q, st
         low, high = jaxdp.epsilon_bounds(jaxdp.PoissonSampled(run, rate), delta, direction="remove")
     assert low <= truth[1]
     assert high >= truth[0]
-    assert high - low <= 1e-3 * high
+    assert high - low <= 2e-3 * high
 
 
 @pytest.mark.parametrize(
