@@ -128,9 +128,9 @@ CHOICES = (
     Choice("_law._average_plan", "ROUNDS", AVERAGES, 1),
     Choice("_law._average_plan", "_SETTLED", AVERAGES),
     Choice("_law._average_tilt", "_REST", AVERAGES),
-    Choice("_law._table", "_TILTS", TABLES),
-    Choice("_law._table", "_DIVISORS", TABLES, 1),
-    Choice("_law._table", "_LOG_LOW", TABLES),
+    Choice("_law._table_choice", "TILTS", TABLES),
+    Choice("_law._table_choice", "_DIVISORS", TABLES, 1),
+    Choice("_law._table_choice", "_LOG_LOW", TABLES),
     Choice("_numerical", "_TABLE_SHARE", TABLES),
 )
 

@@ -364,26 +364,24 @@ def privacy_loss(
             "epsilon, delta and renyi answer for them"
         )
     size = Numerical(grid_size).grid_size or 8192
-    chunk = _chunks.chunk_of(m, Numerical(size), delta, chunk)
-
-    def law(add: bool) -> PrivacyLoss:
-        fields = _x64.evaluate(
-            _built,
-            m,
-            delta,
-            float(add),
-            rounding=_ROUNDING[side],
-            chunk=chunk,
-            quick=True,
-            side=side,
-            size=size,
-        )
-        return PrivacyLoss(*fields, upper=side == "upper")
-
-    first = law(direction == "add")
-    if direction != "both":
-        return first
-    return dataclasses.replace(first, opposite=first if m._symmetric() else law(True))
+    each = direction == "both" and not m._symmetric()
+    add = np.reshape([0.0, 1.0], (2,) + (1,) * len(_x64.batch_shape((m, delta)))) if each else 0.0
+    fields = _x64.evaluate(
+        _built,
+        m,
+        delta,
+        add + (direction == "add"),
+        rounding=_ROUNDING[side],
+        chunk=_chunks.chunk_of(m, Numerical(size), delta, chunk),
+        quick=True,
+        side=side,
+        size=size,
+    )
+    laws = [
+        PrivacyLoss(*(x[row] for x in fields), upper=side == "upper")
+        for row in ((0, 1) if each else (...,))
+    ]
+    return dataclasses.replace(laws[0], opposite=laws[-1]) if direction == "both" else laws[0]
 
 
 def _built(m, delta, add, side, size):

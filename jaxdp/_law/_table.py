@@ -38,7 +38,7 @@ import numpy as np
 from jax import lax
 
 from jaxdp._divergences import exp_log, log_positive
-from jaxdp._law import _allowances, _discretise, _places
+from jaxdp._law import _allowances, _discretise, _places, _table_choice
 from jaxdp._law._family import log_through
 from jaxdp._law._grid import Lattice, align, between, occupied_positions
 from jaxdp._law._intervals import interval_masses
@@ -46,7 +46,7 @@ from jaxdp._law._parts import node_at
 from jaxdp._law._places import wrap
 from jaxdp._law._step import finite_ends
 from jaxdp._law._symbols import count_up, factors, from_log, log_of
-from jaxdp._law._table_choice import TILTS, Choice, choose
+from jaxdp._law._table_choice import Choice, choose
 from jaxdp._law._terms import Family, Term, Terms, of_each
 from jaxdp._special import log1p
 
@@ -88,6 +88,7 @@ def _left_at_zero(term: Term, node: jax.Array) -> jax.Array:
 
 def _part(term: Term, chosen: Choice, size: int, side: int) -> _Part:
     """One term on the lattice; centre, node and range of `chosen` are its own."""
+    inner = _table_choice.TILTS
     low, high = finite_ends(term)
     one_end = jnp.where(jnp.isfinite(high), -jnp.inf, low), high
     centre = chosen.centre if side > 0 else node_at(term, chosen.node, chosen.spacing)
@@ -102,7 +103,7 @@ def _part(term: Term, chosen: Choice, size: int, side: int) -> _Part:
         )(tilts)
         bottom = _left_at_zero(term, nodes[0])
     else:
-        start = 0.5 * tilts[TILTS - 1]  # (masses are known about it, some deviations to both sides)
+        start = 0.5 * tilts[inner - 1]  # (masses are known some deviations about it)
         own, log_own = _discretise.lower(term, nodes, start, lattice.centre)
         exponent = log_positive(own) + (tilts - start)[:, None] * (nodes - lattice.centre)
         largest = lax.stop_gradient(jnp.max(exponent, axis=-1))
@@ -111,7 +112,7 @@ def _part(term: Term, chosen: Choice, size: int, side: int) -> _Part:
         weights = weights / total[:, None]
         log_norm = log_own + largest + jnp.log(total) + (tilts - start) * lattice.centre
         top, bottom = jnp.float64(-jnp.inf), 0.0
-    cyclic = jnp.zeros((TILTS, 2 * size)).at[:, wrap(places, 2 * size)].add(weights[:TILTS])
+    cyclic = jnp.zeros((inner, 2 * size)).at[:, wrap(places, 2 * size)].add(weights[:inner])
     magnitude, angle = log_of(jnp.fft.rfft(cyclic))
     count = jnp.asarray(term.count, jnp.float64)
     absent = jnp.exp(jnp.asarray(term.log_tau_q, jnp.float64)) + bottom
@@ -213,6 +214,7 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
       size: of the list of losses, a power of two.
       side: +1 or -1.
     """
+    inner = _table_choice.TILTS  # those of all that are transformed
     chosen = lax.stop_gradient(choose(terms, log_floor, size))
     chosen = chosen._replace(spacing=chosen.spacing * _stretch(terms))
     part = _parts(terms, chosen, size, side)
@@ -227,17 +229,17 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
     norm = 2.0 * jnp.sum(jnp.abs(lax.stop_gradient(wave)), axis=-1) / length
     r = _allowances.fourier(length, operations=48)
     eta = r * ((2.0 * steps + 1.0) * norm + part.factors[1])
-    gap, log_gap = tilts - tilts[:TILTS, None], log_mgf - log_mgf[:TILTS, None]
+    gap, log_gap = tilts - tilts[:inner, None], log_mgf - log_mgf[:inner, None]
     origin = lax.stop_gradient(part.start) + h * first
     ends = origin - 0.5 * h * size, origin + 1.5 * h * size
     wrapped = _beyond(gap, log_gap, ends[0], False) + _beyond(gap, log_gap, ends[1], True)
     stray = lax.stop_gradient(eta + wrapped)
     # the tilt at which a point is known best
-    log_unit = part.log_norm[:TILTS, None] - tilts[:TILTS, None] * loss
+    log_unit = part.log_norm[:inner, None] - tilts[:inner, None] * loss
     score = lax.stop_gradient(log_unit + jnp.log(stray)[:, None])
     # (The first that is as good as the best: compiled, both may be rounded differently.)
-    order = jnp.arange(TILTS, dtype=jnp.int32)[:, None]
-    best = jnp.where(score <= jnp.min(score, axis=0) + 0.1, order, TILTS - 1)
+    order = jnp.arange(inner, dtype=jnp.int32)[:, None]
+    best = jnp.where(score <= jnp.min(score, axis=0) + 0.1, order, inner - 1)
     best = jnp.min(best, axis=0, keepdims=True)
 
     def pick(values: jax.Array) -> jax.Array:
@@ -245,7 +247,7 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
 
     unit = pick(log_unit)
     allowance = _allowances.prefactor(
-        pick(part.log_norm[:TILTS, None]), pick(tilts[:TILTS, None]) * loss
+        pick(part.log_norm[:inner, None]), pick(tilts[:inner, None]) * loss
     )
     allowance += _allowances.normalised_steps(steps) + 64.0 * _allowances.UNIT * steps
     p = jnp.maximum(pick(weights) + side * pick(stray[:, None]), 0.0)
