@@ -86,6 +86,13 @@ def _left_at_zero(term: Term, node: jax.Array) -> jax.Array:
     return jnp.exp(log_q) * (1.0 - kept)
 
 
+def _between(tilts: jax.Array) -> jax.Array:
+    """The middle one of those above 0, or 0: masses below are known some deviations about it."""
+    above = jnp.sum((tilts > 0.0).astype(jnp.int32))
+    at = tilts[jnp.minimum(tilts.shape[0] - (above + 1) // 2, tilts.shape[0] - 1)]
+    return jnp.where(above > 0, at, 0.0)
+
+
 def _part(term: Term, chosen: Choice, size: int, side: int) -> _Part:
     """One term on the lattice; centre, node and range of `chosen` are its own."""
     inner = _table_choice.TILTS
@@ -103,7 +110,7 @@ def _part(term: Term, chosen: Choice, size: int, side: int) -> _Part:
         )(tilts)
         bottom = _left_at_zero(term, nodes[0])
     else:
-        start = 0.5 * tilts[inner - 1]  # (masses are known some deviations about it)
+        start = _between(tilts[: inner - 1])
         own, log_own = _discretise.lower(term, nodes, start, lattice.centre)
         exponent = log_positive(own) + (tilts - start)[:, None] * (nodes - lattice.centre)
         largest = lax.stop_gradient(jnp.max(exponent, axis=-1))
