@@ -61,6 +61,7 @@ class _Part(NamedTuple):
     angle: jax.Array
     log_norm: jax.Array
     start: jax.Array
+    ends: jax.Array
     through: jax.Array
     present: jax.Array
     factors: jax.Array
@@ -130,6 +131,7 @@ def _part(term: Term, chosen: Choice, size: int, side: int) -> _Part:
         angle,
         log_norm,
         lattice.centre,
+        jnp.stack([nodes[0], nodes[-1]]),
         log_through(term, top),
         log1p(-jnp.minimum(absent, 1.0 - 1e-16)),
         jnp.zeros((2,)),
@@ -258,18 +260,23 @@ def table(terms: Terms, log_floor: jax.Array, size: int, side: int) -> Table:
     )
     allowance += _allowances.normalised_steps(steps) + 64.0 * _allowances.UNIT * steps
     p = jnp.maximum(pick(weights) + side * pick(stray[:, None]), 0.0)
+    # (No mass of the law on the lattice is farther out than all of its steps' last nodes.)
+    least, most = lax.stop_gradient(part.ends) + jnp.array([-0.5, 0.5]) * h
+    p = jnp.where((loss > least) & (loss < most), p, 0.0)
     shift = lax.stop_gradient(part.shift) + _allowances.lattice(part.start + h * first, h, size)
     loss = loss + side * shift
     p = p * jnp.exp(jnp.minimum(unit + side * lax.stop_gradient(allowance), 600.0))
     log_tau = log_positive(-jnp.expm1(part.through)), log_positive(-jnp.expm1(part.present))
     if side > 0:
-        below = _beyond(tilts, log_mgf, loss[0], False)
+        none_below, none_beyond = least > loss[0], most < loss[-1]
+        below = jnp.where(none_below, 0.0, _beyond(tilts, log_mgf, loss[0], False))
         p = p.at[0].add(below)
-        beyond = _beyond(tilts, log_mgf, loss[-1], True) + _SMALLEST
+        beyond = jnp.where(none_beyond, 0.0, _beyond(tilts, log_mgf, loss[-1], True)) + _SMALLEST
         q = p * jnp.exp(-loss)
         small = (q < _SMALLEST) & (p > 0.0)
         beyond += jnp.sum(jnp.where(small, p, 0.0))
-        absent = _beyond(tilts + 1.0, log_mgf, loss[0], False) + part.taken + 4.0 * shift
+        absent = jnp.where(none_below, 0.0, _beyond(tilts + 1.0, log_mgf, loss[0], False))
+        absent += part.taken + 4.0 * shift
         kept = ~small
         log_tau = (
             jnp.logaddexp(log_tau[0], jnp.log(beyond)) + _allowances.failure(log_tau[0], 64),
