@@ -21,7 +21,6 @@ bits each, one for every (sample, slot).
 """
 
 import dataclasses
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -203,18 +202,13 @@ def _tilt(edges: jax.Array, beta: jax.Array, log_threshold: jax.Array, remove: b
     return -beta * jnp.concatenate([jnp.zeros(1), jnp.exp(edges)])
 
 
-def _tilted(log_masses: jax.Array, tilts: jax.Array) -> jax.Array:
-    """psi. In logs: the largest tilts are where there is no mass, or less than a double holds."""
-    exponent = log_masses + tilts
-    top = jnp.max(exponent)
-    return top + jnp.log(jnp.sum(jnp.exp(exponent - top)))
-
-
 def _plan(m: Mechanism, epsilon: jax.Array, t: float, remove: bool) -> _Plan:
     edges, lower, upper, log_masses, beyond = _cells(m)
     g = jnp.exp(epsilon)
 
-    log_psi = functools.partial(_tilted, log_masses)
+    def log_psi(tilts):
+        # (In logs: the largest tilts are where there is no mass, or less than a double holds.)
+        return _special.logsumexp(log_masses + tilts)
 
     def log_c(beta, log_threshold):
         psi = log_psi(_tilt(edges, beta, log_threshold, remove))
@@ -238,7 +232,7 @@ def _plan(m: Mechanism, epsilon: jax.Array, t: float, remove: bool) -> _Plan:
         at = jnp.min(jnp.where(least, jnp.arange(total.size).reshape(total.shape), total.size - 1))
         return thresholds[at // log_betas.size], log_betas[at % log_betas.size]
 
-    second = jnp.exp(jnp.minimum(_tilted(log_masses[1:], 2.0 * edges), _MOST)) - 1.0
+    second = jnp.exp(jnp.minimum(_special.logsumexp(log_masses[1:] + 2.0 * edges), _MOST)) - 1.0
     scale = jnp.log(jnp.maximum(jnp.abs(jnp.expm1(epsilon)), 1.0 / t) / jnp.maximum(second, 1e-9))
     thresholds = jnp.asarray(np.linspace(_CELLS // 8, _CELLS - 2, _THRESHOLDS if remove else 1))
     thresholds = thresholds.astype(jnp.int32)

@@ -121,12 +121,12 @@ def choose(terms: Terms, log_floor: jax.Array, size: int) -> Choice:
             jnp.min(jnp.where(up, high, jnp.inf), axis=-1),
         )
 
-    low, high = ends(jnp.sum(count * at.log_norm, axis=-1))
+    log_mgf = jnp.sum(count * at.log_norm, axis=-1)
+    low, high = ends(log_mgf)
     width = jnp.maximum(high - low, 1e-9 * (1.0 + jnp.abs(high)))
     spacing = width / (size - 8)
     spacing = _shared(terms, spacing)
     mean = jnp.sum(count * at.mean, axis=-1)
-    log_mgf = jnp.sum(count * at.log_norm, axis=-1)
     half = 0.5 * size * spacing
     last = low + 2.0 * half
     outer = _outer(proofs, log_mgf, mean, log_floor, (low - half, last + half))
@@ -136,13 +136,13 @@ def choose(terms: Terms, log_floor: jax.Array, size: int) -> Choice:
         mean = jnp.sum(count * jax.vmap(lambda t: _saddle.moments(atoms, t).mean)(inner), axis=-1)
         inner = _evenly(inner, mean, aims, number)
     inner = jnp.concatenate([outer[:1], inner, outer[1:]])
-    # Those that prove the most beyond the list, and beyond the ends of the transform.
 
     def best(at: jax.Array, above: bool) -> jax.Array:
         proves = proofs > 0.0 if above else proofs < -1.0
         exponent = jnp.where(proves, log_mgf - proofs * at, jnp.inf)
         return jnp.max(jnp.where(exponent <= jnp.min(exponent), proofs, -jnp.inf))
 
+    # Those that prove the most beyond the list, and beyond the ends of the transform.
     proving = [best(low, False), best(low - half, False), best(last, True), best(last + half, True)]
     tilts = jnp.concatenate([inner, jnp.stack(proving)])
     own = ends(at.log_norm.T)
