@@ -99,7 +99,7 @@ def log_deltas(
         by = resolve(part, method)
         values = by._log_delta(part, epsilon, direction, sides)
         if by._reads_laws:  # far from the bulk a lattice may say nothing
-            values = _at_most(values, sides, _log_delta_unaveraged(part, epsilon))
+            values = _at_most(values, sides, _log_delta_unamplified(part, epsilon))
             values = _at_most(values, sides, log_unshared(part, epsilon))
         inside, gone = part._in_domain() & (epsilon == epsilon), _lost(part, direction)
         least = jnp.where(epsilon < 0.0, log1mexp(jnp.minimum(epsilon, -1e-300)), -jnp.inf)
@@ -150,30 +150,37 @@ def _between(
     return tuple(jnp.where(inside, v, jnp.nan) for v in values)
 
 
-def _log_delta_unaveraged(m: Mechanism, epsilon: jax.Array) -> jax.Array:
-    """What log delta is at most by `without_averages`."""
-    plain = _curve.without_averages(m)
-    if plain is None:
+def _log_delta_unamplified(m: Mechanism, epsilon: jax.Array) -> jax.Array:
+    """What log delta is at most by `unamplified`."""
+    found = _curve.unamplified(m)
+    if found is None:
         return jnp.zeros(())
-    return plain._log_hockey_stick(epsilon, "remove", _divergences.SLACK)
+    plain, lost = found
+    some = lost < jnp.inf
+    left = epsilon - jnp.where(some, lost, 0.0)
+    left -= 2.0**-50 * (jnp.abs(epsilon) + jnp.abs(left))
+    value = plain._log_hockey_stick(left, "remove", _divergences.SLACK)
+    return jnp.where(some, value, 0.0)
 
 
-def _epsilon_unaveraged(m: Mechanism, log_delta: jax.Array) -> jax.Array:
-    """What epsilon is at most by that, to some tens of percent (0 where delta covers all).
+def _epsilon_unamplified(m: Mechanism, log_delta: jax.Array) -> jax.Array:
+    """What epsilon is at most by that, to some tens of percent (little where delta covers all).
 
     delta(eps) <= Phi(mu/2 - eps/mu) <= exp(-(eps/mu - mu/2)^2 / 2) / 2: no search is needed where
     only the order of magnitude is.
     """
-    plain = _curve.without_averages(m)
-    if plain is None:
+    found = _curve.unamplified(m)
+    if found is None:
         return jnp.asarray(jnp.inf)
+    plain, lost = found
     all_of_it = plain._log_hockey_stick(jnp.zeros(()), "remove", _divergences.SLACK)
     mu = plain._mu() * (1.0 + _divergences.SLACK * plain._mu_ulps())
     square = -2.0 * (log_delta + LOG_2)
     deep = square > 0.0
     deviations = jnp.sqrt(jnp.where(deep, square, 1.0))
     cap = mu * (0.5 * mu + jnp.where(deep, deviations, 0.0)) * (1.0 + 16.0 * _divergences.SLACK)
-    return jnp.where(all_of_it <= log_delta * (1.0 + _divergences.SLACK), 0.0, cap)
+    little = all_of_it <= log_delta * (1.0 + _divergences.SLACK)
+    return (jnp.where(little, 0.0, cap) + lost) * (1.0 + 2.0**-50)
 
 
 def _at_most(values: Bounds, sides: Sides, cap: jax.Array) -> Bounds:
@@ -300,7 +307,7 @@ def epsilons(
         by = resolve(part, method)
         values = by._epsilon(part, positive, direction, sides)
         if by._reads_laws:
-            values = _at_most(values, sides, _epsilon_unaveraged(part, jnp.log(positive)))
+            values = _at_most(values, sides, _epsilon_unamplified(part, jnp.log(positive)))
             values = _at_most(values, sides, _epsilon_unshared(part, jnp.log(positive)))
         largest = _curve.largest_losses(part, direction, sides)
         inside = part._in_domain() & _checks.DELTA.contains(delta)

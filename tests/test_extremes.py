@@ -6,6 +6,8 @@ import jax
 import mpmath as mp
 import numpy as np
 import pytest
+import scipy.optimize
+import scipy.stats
 
 import calibrate
 import jaxdp
@@ -164,3 +166,29 @@ def test_samples_of_very_little_noise_have_a_bound_above():
     got = np.asarray(jaxdp.epsilon(run, delta, direction="remove"))
     renyi = np.asarray(jaxdp.epsilon(run, delta, direction="remove", method=jaxdp.Renyi()))
     assert ((least < got) & (got < renyi)).all()
+
+
+@pytest.mark.parametrize(("sigma", "q", "num_steps"), [(0.001, 0.1, 2), (0.005, 0.5, 10)])
+def test_hardly_any_noise_beside_other_losses(sigma, q, num_steps):
+    """Beyond what a lattice reaches the steps, run on every record, bound epsilon.
+
+    The truth, but for e^-1000: outputs say which steps had the record, so that with k of them the
+    loss is normal. Fails if epsilon is infinite (as it was) or too small.
+    """
+    mu, delta = 1.0 / sigma, 1e-5
+    steps = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), num_steps)
+    upper = float(jaxdp.epsilon(steps, delta))
+
+    def beyond(epsilon):
+        k = np.arange(1, num_steps + 1)
+        mean, deviation = k * (mu**2 / 2 + math.log(q)), np.sqrt(k) * mu
+        mean += (num_steps - k) * math.log1p(-q)
+        weight = scipy.stats.binom.pmf(k, num_steps, q)
+        return float(weight @ scipy.stats.norm.sf((epsilon - mean) / deviation))
+
+    truth = scipy.optimize.brentq(lambda e: beyond(e) - delta, 0.0, num_steps * mu**2)
+    # (delta is less than that tail, as if epsilon were larger by about 1)
+    assert truth * (1.0 - 1e-5) < upper < 1.02 * truth
+    mixed = jaxdp.Composed([steps, jaxdp.Laplace(0.1), jaxdp.PoissonSampled(jaxdp.Gaussian(2.0), q)])
+    assert upper < float(jaxdp.epsilon(mixed, delta)) < 1.02 * truth + 10.0
+    assert 0.0 < float(jaxdp.delta(steps, 0.95 * truth)) < 1.0

@@ -32,6 +32,9 @@ class Selected(Average):
     num_selected: Any
     _has_two_readings: ClassVar[bool] = False
 
+    def _sampled_terms(self) -> list[Term]:
+        return [t.times(self.num_selected) for t in self.mechanism._terms()]
+
     def _in_domain(self) -> jax.Array:
         return self.mechanism._in_domain() & (self.num_selected <= self.num_steps)
 

@@ -159,6 +159,10 @@ class Mechanism(_structure.Compared, abc.ABC):
         """Of a step: what runs in it and may be a composition, whose law is tabulated first."""
         return ()
 
+    def _sampled_terms(self) -> "list[Term] | None":
+        """Of a step: the factors of what dominates it, run on every record that it samples."""
+        return None
+
     # What is no part of others answers by mechanisms that are: which ones, these say.
     def _alternatives(self) -> tuple["Mechanism", ...]:
         """What it may be, not known which, so that the worst counts: itself."""
@@ -268,6 +272,9 @@ class Average(Mechanism):
 
     def _held(self) -> tuple[Mechanism, ...]:
         return (self.mechanism,)
+
+    def _sampled_terms(self) -> "list[Term]":
+        return self.mechanism._terms()
 
     @abc.abstractmethod
     def _prepare_rate(

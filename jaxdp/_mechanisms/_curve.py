@@ -60,21 +60,33 @@ def has_average(m: Mechanism) -> bool:
     return any(isinstance(t.mechanism, Average) for t in m._terms())
 
 
-def without_averages(m: Mechanism) -> Mechanism | None:
-    """What dominates a composition with averages of Gaussian steps: the steps, composed; or None.
+def unamplified(m: Mechanism) -> tuple[GaussianFamily, jax.Array] | None:
+    """What dominates m, of which Gaussian steps are sampled: all of them, run on every record.
 
-    A convex function of an average of ratios is at most the average of it. Where the noise is so
-    large that a lattice of averages shows rounding alone, nothing is lost by that.
+    And the most that the other steps lose, whose losses add; None if nothing Gaussian is sampled.
+    Convex functions of an average, or of 1 - q + q X, are at most the average of theirs.
     """
-    if not has_average(m):
+    terms = m._terms()
+    within = [t for term in terms for t in _sampled_terms(term)]
+    if len(within) == len(terms) and all(a is b for a, b in zip(within, terms, strict=True)):
         return None
-    parts: list[tuple[Any, Any]] = []
-    for term in m._terms():
-        average = isinstance(term.mechanism, Average)
-        times = term.multiplicity * (getattr(term.mechanism, "num_selected", 1) if average else 1)
-        steps = term.mechanism.mechanism._terms() if average else [Term(term.mechanism, None)]
-        parts += [(step.mechanism, step.multiplicity * times) for step in steps]
-    return composed(parts) if all(isinstance(p, GaussianFamily) for p, _ in parts) else None
+    gaussian = [t for t in within if isinstance(t.mechanism, GaussianFamily)]
+    if not gaussian:
+        return None
+    lost = jnp.zeros((), jnp.float64)
+    for t in within:
+        if not isinstance(t.mechanism, GaussianFamily):
+            most = t.multiplicity * largest_loss(t.mechanism, "both")
+            lost += jnp.where(t.multiplicity > 0.0, most, 0.0)
+    return composed([(t.mechanism, t.multiplicity) for t in gaussian]), lost * (1.0 + 2.0**-44)
+
+
+def _sampled_terms(term: Term) -> list[Term]:
+    """The steps that a factor samples, at any depth; of one that samples nothing, itself."""
+    inner = term.mechanism._sampled_terms()
+    if inner is None:
+        return [term]
+    return [x for t in inner for x in _sampled_terms(t.times(term.multiplicity))]
 
 
 def log_shared(m: Mechanism) -> jax.Array | None:

@@ -13,6 +13,7 @@ from jaxdp._mechanisms._base import (
     Masses,
     Mechanism,
     OnBatch,
+    Term,
     mechanism,
     require_mechanism,
 )
@@ -64,6 +65,9 @@ class PoissonSampled(OnBatch):
 
     def _held(self) -> tuple[Mechanism, ...]:
         return (self.mechanism,)
+
+    def _sampled_terms(self) -> list[Term] | None:
+        return None if self.mechanism._bracketed() is not None else self.mechanism._terms()
 
     def _rate(self, s: jax.Array) -> jax.Array:
         return self._sampled_rate(s, 1.0)
