@@ -189,6 +189,8 @@ def test_hardly_any_noise_beside_other_losses(sigma, q, num_steps):
     truth = scipy.optimize.brentq(lambda e: beyond(e) - delta, 0.0, num_steps * mu**2)
     # (delta is less than that tail, as if epsilon were larger by about 1)
     assert truth * (1.0 - 1e-5) < upper < 1.02 * truth
-    mixed = jaxdp.Composed([steps, jaxdp.Laplace(0.1), jaxdp.PoissonSampled(jaxdp.Gaussian(2.0), q)])
+    mixed = jaxdp.Composed(
+        [steps, jaxdp.Laplace(0.1), jaxdp.PoissonSampled(jaxdp.Gaussian(2.0), q)]
+    )
     assert upper < float(jaxdp.epsilon(mixed, delta)) < 1.02 * truth + 10.0
     assert 0.0 < float(jaxdp.delta(steps, 0.95 * truth)) < 1.0

@@ -350,6 +350,13 @@ def test_a_filter_for_a_typical_step_lets_most_of_them_pass(target, step):
         (lambda s: training.init_filter(epsilon=1.0, delta=0.1, sigma=1.0, orders=(2.0,)), "both"),
         (lambda s: training.init_fixed(), "phases"),
         (lambda s: training.init_fixed(jaxdp.Gaussian(1.0), jaxdp.Gaussian(1.0)), "steps"),
+        (
+            lambda s: training.init_fixed(
+                (jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.1), 3),
+                jaxdp.FixedSizeSampled(jaxdp.Gaussian(1.0), 0.1),
+            ),
+            "neighbours",
+        ),
         (lambda s: training.accountant_of(s), "TrackPrivacyState"),
         (lambda s: training.track_privacy(optax.sgd(1.0)), "noise_multiplier"),
     ],

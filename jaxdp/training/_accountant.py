@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _chunks, _orders, _queries, _structure, _x64
 from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import Composed, Mechanism, Repeated, require_mechanism
+from jaxdp._mechanisms._base import common_neighbours
 from jaxdp._methods import Method, Numerical, check_method
 from jaxdp._methods._renyi import known_orders
 from jaxdp.training import _counts, _moments, _words
@@ -133,8 +134,8 @@ def init_fixed(
       programs too (epsilon is infinite from there on); `update` takes no settings.
 
     Raises:
-      ValueError: for no phases, or a phase of less than one step. TypeError: if one is no
-        mechanism.
+      ValueError: for no phases, a phase of less than one step, or phases for different
+        neighbours. TypeError: if one is no mechanism.
 
     Example:
       >>> import jaxdp
@@ -161,6 +162,7 @@ def init_fixed(
         if i < len(phases) - 1:
             lengths.append(length)
         mechanisms.append(mechanism)
+    common_neighbours(mechanisms)
     return FixedAccountant(tuple(mechanisms), _counts.zero(), tuple(lengths), method)
 
 
