@@ -26,9 +26,9 @@ _TINY = 2.3e-308  # just above the smallest normal float64: what is below may be
 
 
 def log_positive(x: jax.Array) -> jax.Array:
-    """log x, and -inf with zero gradient where x <= 0."""
-    positive = x > 0.0
-    return jnp.where(positive, jnp.log(jnp.where(positive, x, 1.0)), -jnp.inf)
+    """log x, and -inf with zero gradient where x <= 0; nan of nan, which is not to look like 0."""
+    nothing = x <= 0.0
+    return jnp.where(nothing, -jnp.inf, jnp.log(jnp.where(nothing, 1.0, x)))
 
 
 def magnitude(x: jax.Array) -> jax.Array:

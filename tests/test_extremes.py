@@ -11,7 +11,7 @@ import scipy.stats
 
 import calibrate
 import jaxdp
-from jaxdp import training
+from jaxdp import _divergences, training
 
 EPSILON = np.array([-np.inf, -1e300, -1e4, -1.0, 0.0, 1e-300, 1.0, 1e4, 1e17, 1e300, np.inf])
 ORDERS = np.array([1.0, 1.0 + 1e-12, 1.5, 2.0, 7.3, 64.0, 1e4])
@@ -194,3 +194,66 @@ def test_hardly_any_noise_beside_other_losses(sigma, q, num_steps):
     )
     assert upper < float(jaxdp.epsilon(mixed, delta)) < 1.02 * truth + 10.0
     assert 0.0 < float(jaxdp.delta(steps, 0.95 * truth)) < 1.0
+
+
+def test_delta_of_losses_far_above_epsilon():
+    """Lattices of a spacing beyond 40: delta was 0, from above, where it is 1.
+
+    The truth is between tails of a binomial law: all of the losses above epsilon, and those above
+    epsilon + 40. Fails for any bound on the wrong side, and for an upper one that is trivial where
+    delta is under a half.
+    """
+    rng = np.random.default_rng(3)
+    epsilon0 = np.exp(rng.uniform(np.log(0.01), np.log(50.0), 200))
+    count = np.round(np.exp(rng.uniform(np.log(10.0), np.log(1e9), 200)))
+    mean = epsilon0 * count * np.tanh(epsilon0 / 2.0)
+    epsilon = rng.uniform(0.0, 1.1, 200) * mean
+    epsilon[::3] = rng.choice([0.0, 1e-3, 1.0, 10.0, 100.0], len(epsilon[::3]))
+
+    def above(loss):
+        heads = np.floor((loss / epsilon0 + count) / 2.0)
+        return scipy.stats.binom.sf(heads, count, 1.0 / (1.0 + np.exp(-epsilon0)))
+
+    run = jaxdp.Repeated(jaxdp.RandomizedResponse(epsilon0), count)
+    low, high = (np.asarray(x) for x in jaxdp.delta_bounds(run, epsilon))
+    least, most = above(epsilon + 40.0), above(epsilon)
+    assert (high >= least * (1.0 - 1e-6) - 1e-12).all()
+    assert (low <= most * (1.0 + 1e-6) + 1e-12).all()
+    assert (low <= high).all()
+    assert not ((high > 0.99) & (most < 0.5)).any()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.7), 0.9), 1e6),
+        jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.1), 0.5), 1e6),
+        jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.5), 1e8),
+        jaxdp.Repeated(jaxdp.Laplace(0.01368), 11453),
+        jaxdp.Repeated(jaxdp.DiscreteLaplace(20.0, 1), 1e6),
+        jaxdp.Composed([jaxdp.Repeated(jaxdp.Laplace(0.02), 17365), jaxdp.Gaussian(1.0)]),
+    ],
+)
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_delta_is_one_where_almost_all_losses_are_far_above(run, direction):
+    """Mean losses are 1e4 and more deviations above: a bound above under 1 - 1e-6 is wrong."""
+    epsilons = np.array([0.0, 1.0, 5.0, 100.0])
+    low, high = jaxdp.delta_bounds(run, epsilons, direction=direction)
+    assert (np.asarray(high) > 1.0 - 1e-6).all()
+    assert (np.asarray(low) <= np.asarray(high)).all()
+
+
+def test_counts_are_not_taken_for_private_where_losses_are_large():
+    """Pure epsilons of 20 a step: no more than five of them stay below 100 (267,797 did)."""
+    found = calibrate.solve_integer(
+        lambda count: jaxdp.Repeated(jaxdp.Laplace(0.05), count), epsilon=100.0, delta=1e-5
+    )
+    assert int(found.value) == 5
+
+
+def test_the_logarithm_of_nan_is_none():
+    """It was -inf, which a bound on delta takes for 0. Its slope at 0 stays 0."""
+    x = np.array([-1.0, 0.0, 2.0, np.nan, np.inf])
+    value = np.asarray(_divergences.log_positive(jax.numpy.asarray(x)))
+    np.testing.assert_array_equal(value, [-np.inf, -np.inf, np.log(2.0), np.nan, np.inf])
+    assert float(jax.grad(_divergences.log_positive)(0.0)) == 0.0
