@@ -135,7 +135,7 @@ def _epsilon(law: Composed, log_delta: jax.Array, centre: jax.Array, side: int) 
     ratio = jnp.exp(jnp.clip(y, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
     # (A running sum of numbers with a 0 appended has quadratic cost on GPUs: XLA makes no tree of
     # what it takes for a wider window. So the 0 is a factor.)
-    rise = jnp.concatenate([survival[1:], jnp.zeros((1,), jnp.float64)]) * ratio * jnp.expm1(h)
+    rise = jnp.concatenate([survival[1:] * ratio[1:], jnp.zeros((1,))]) * -jnp.expm1(-h)
     bound = lax.cumsum(rise, reverse=True) - jnp.where(tau > 0.0, 0.5, 0.0) * rise
     far = jnp.exp(jnp.clip(-theta * y, least, 0.0))
     far = jnp.sum(jnp.where(y > _FAR, law.weights * far, 0.0))

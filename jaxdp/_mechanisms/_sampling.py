@@ -163,10 +163,16 @@ class PoissonSampled(OnBatch):
         return jnp.where(self.sampling_probability < 1.0, 0.0, inner)
 
     def _log_shared(self) -> jax.Array:
-        """Of the chance that the record is on no sample."""
+        """Of the chance that the record is on no sample, or that it cannot be told."""
         q = jnp.asarray(self.sampling_probability, jnp.float64)
-        some = q < 1.0
-        return jnp.where(some, log1p(-jnp.where(some, q, 0.5)), -jnp.inf)
+        told = jnp.ones((), jnp.float64)
+        step = single(canonical_terms(self.mechanism))
+        if step is not None and step._is_short:  # 1 - TV is what they share where it is
+            log_tv = step._log_hockey_stick(jnp.zeros(()), "remove", _divergences.SLACK)
+            told = jnp.exp(jnp.minimum(log_tv + 2.0**-44, 0.0))
+        told = jnp.minimum(q * told * (1.0 + 2.0**-50), 1.0)
+        some = told < 1.0
+        return jnp.where(some, log1p(-jnp.where(some, told, 0.5)), -jnp.inf)
 
     def _symmetric(self) -> bool:
         return False

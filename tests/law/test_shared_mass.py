@@ -5,6 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+import scipy.stats
 
 import jaxdp
 from tests.programs import jit
@@ -92,3 +93,20 @@ def test_the_cap_has_the_slope_of_what_it_is_made_of():
     alone = 1.0 - np.exp(-0.5 * (at[0] + np.log1p(-at[1])))
     truth = np.log(at[1] + (1.0 - at[1]) * alone)
     assert truth <= delta(at, 8192) <= truth + 1e-4
+
+
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_samples_share_what_their_steps_do(direction):
+    """A thousandth of the runs has the record, and most of those do not show it: epsilon was inf.
+
+    Breaks where a sample is taken to tell all who are on it.
+    """
+    sigma, q, num_steps = 100.0, 1e-9, 1e6
+    run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q), num_steps)
+    told = 2.0 * scipy.stats.norm.cdf(0.5 / sigma) - 1.0
+    ask = {"direction": direction, "method": jaxdp.Numerical()}
+    delta = float(jaxdp.delta(run, 0.0, **ask))
+    assert delta <= num_steps * q * told * (1.0 + 1e-6)
+    assert float(jaxdp.epsilon(run, 1e-5, **ask)) == 0.0
+    one = jaxdp.PoissonSampled(jaxdp.Gaussian(sigma), q)
+    assert float(jaxdp.delta_bounds(one, 0.0, direction=direction)[0]) <= delta
