@@ -44,15 +44,14 @@ def _half_cell(law: Composed, side: int) -> jax.Array:
 
     C(a) = E (X - a)_+ is convex, so that its mean over (a (1 - tau), a (1 + tau)) is above it. With
     tau = tanh(h / 2) every a has one point of the lattice in reach, and the mean has no kinks: it
-    follows slopes at any scale, at a cost of second order. Only where the weights
-    vary little from point to point: the kinks of an atomic law are its own. And where 1 - tau has
-    digits.
+    follows slopes at any scale, at a cost of second order. Only where the weights vary little from
+    point to point (the kinks of an atomic law are its own), and where 1 - tau has digits.
     """
     if side < 0:
         return jnp.zeros_like(law.spacing)
     w = lax.stop_gradient(law.weights)
     smooth = (jnp.sum(jnp.abs(w[1:] - w[:-1])) < _ROUGH) & (law.spacing < _WIDEST)
-    return jnp.where(smooth, jnp.tanh(0.5 * jnp.minimum(law.spacing, _WIDEST)), 0.0)
+    return jnp.where(smooth, jnp.tanh(0.5 * law.spacing), 0.0)
 
 
 def _log_delta(law: Composed, epsilon: jax.Array, side: int) -> jax.Array:
