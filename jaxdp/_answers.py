@@ -156,9 +156,9 @@ def _log_delta_unamplified(m: Mechanism, epsilon: jax.Array) -> jax.Array:
     if found is None:
         return jnp.zeros(())
     plain, lost = found
-    some = lost < jnp.inf
-    left = epsilon - jnp.where(some, lost, 0.0)
-    left -= 2.0**-50 * (jnp.abs(epsilon) + jnp.abs(left))
+    some = (lost < jnp.inf) & (jnp.abs(epsilon) < jnp.inf)
+    left = jnp.where(some, epsilon, 0.0) - jnp.where(some, lost, 0.0)
+    left -= 2.0**-50 * jnp.abs(left)
     value = plain._log_hockey_stick(left, "remove", _divergences.SLACK)
     return jnp.where(some, value, 0.0)
 

@@ -20,14 +20,17 @@ LARGEST_ORDER = 1024  # averages have exact moments up to it
 def canonical_terms(m: Mechanism) -> list[Term]:
     """The factors of a mechanism, all Gaussian ones merged into one: mu^2 = sum_i n_i mu_i^2."""
     terms = m._terms()
-    gaussian = [t for t in terms if isinstance(t.mechanism, GaussianFamily)]
     if len(terms) == 1 and terms[0].count is None:
         return terms
-    if not gaussian:
-        return terms
-    merged = composed([(t.mechanism, t.multiplicity) for t in gaussian])
+    merged, others = _merged(terms)
+    return terms if merged is None else [Term(merged, None), *others]
+
+
+def _merged(terms: list[Term]) -> tuple[GaussianFamily | None, list[Term]]:
+    """What all Gaussian factors are together, if there are any, and the others."""
+    gaussian = [t for t in terms if isinstance(t.mechanism, GaussianFamily)]
     others = [t for t in terms if not isinstance(t.mechanism, GaussianFamily)]
-    return [Term(merged, None), *others]
+    return composed([(t.mechanism, t.multiplicity) for t in gaussian]) if gaussian else None, others
 
 
 def single(terms: list[Term]) -> Base | None:
@@ -67,18 +70,16 @@ def unamplified(m: Mechanism) -> tuple[GaussianFamily, jax.Array] | None:
     Convex functions of an average, or of 1 - q + q X, are at most the average of theirs.
     """
     terms = m._terms()
-    within = [t for term in terms for t in _sampled_terms(term)]
-    if len(within) == len(terms) and all(a is b for a, b in zip(within, terms, strict=True)):
+    if all(t.mechanism._sampled_terms() is None for t in terms):
         return None
-    gaussian = [t for t in within if isinstance(t.mechanism, GaussianFamily)]
-    if not gaussian:
+    plain, others = _merged([t for term in terms for t in _sampled_terms(term)])
+    if plain is None:
         return None
     lost = jnp.zeros((), jnp.float64)
-    for t in within:
-        if not isinstance(t.mechanism, GaussianFamily):
-            most = t.multiplicity * largest_loss(t.mechanism, "both")
-            lost += jnp.where(t.multiplicity > 0.0, most, 0.0)
-    return composed([(t.mechanism, t.multiplicity) for t in gaussian]), lost * (1.0 + 2.0**-44)
+    for t in others:
+        most = t.multiplicity * largest_loss(t.mechanism, "both")
+        lost += jnp.where(t.multiplicity > 0.0, most, 0.0)
+    return plain, lost * (1.0 + 2.0**-44)
 
 
 def _sampled_terms(term: Term) -> list[Term]:

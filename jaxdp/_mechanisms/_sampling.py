@@ -17,7 +17,7 @@ from jaxdp._mechanisms._base import (
     mechanism,
     require_mechanism,
 )
-from jaxdp._mechanisms._curve import canonical_terms, log_curve, single
+from jaxdp._mechanisms._curve import canonical_terms, log_curve, log_shared, single
 from jaxdp._rounding import product_up
 from jaxdp._special import log1p
 
@@ -66,8 +66,8 @@ class PoissonSampled(OnBatch):
     def _held(self) -> tuple[Mechanism, ...]:
         return (self.mechanism,)
 
-    def _sampled_terms(self) -> list[Term] | None:
-        return None if self.mechanism._bracketed() is not None else self.mechanism._terms()
+    def _sampled_terms(self) -> list[Term]:
+        return self.mechanism._terms()
 
     def _rate(self, s: jax.Array) -> jax.Array:
         return self._sampled_rate(s, 1.0)
@@ -163,16 +163,10 @@ class PoissonSampled(OnBatch):
         return jnp.where(self.sampling_probability < 1.0, 0.0, inner)
 
     def _log_shared(self) -> jax.Array:
-        """Of the chance that the record is on no sample, or that it cannot be told."""
-        q = jnp.asarray(self.sampling_probability, jnp.float64)
-        told = jnp.ones((), jnp.float64)
-        step = single(canonical_terms(self.mechanism))
-        if step is not None and step._is_short:  # 1 - TV is what they share where it is
-            log_tv = step._log_hockey_stick(jnp.zeros(()), "remove", _divergences.SLACK)
-            told = jnp.exp(jnp.minimum(log_tv + 2.0**-44, 0.0))
-        told = jnp.minimum(q * told * (1.0 + 2.0**-50), 1.0)
-        some = told < 1.0
-        return jnp.where(some, log1p(-jnp.where(some, told, 0.5)), -jnp.inf)
+        """That of 1 - q + q c: the record is on no sample, or what runs there does not tell."""
+        q, inner = 1.0 * jnp.asarray(self.sampling_probability), log_shared(self.mechanism)
+        inner = jnp.asarray(-jnp.inf, jnp.float64) if inner is None else inner
+        return _divergences.sampled_loss(inner, q)
 
     def _symmetric(self) -> bool:
         return False

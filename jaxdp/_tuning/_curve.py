@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxdp._divergences import exp_log
+from jaxdp._divergences import exp_log, log_positive
 from jaxdp._law import Table, _from_curve
 from jaxdp._law._from_curve import Pair
 from jaxdp._special import expm1, log1p, logsumexp
@@ -128,9 +128,7 @@ def _chords(falls: jax.Array, log_w: jax.Array, log_mean: jax.Array):
     slopes = psi[1:] + (psi[1:] - psi[:-1]) / jnp.expm1(bent / _NODES)
     slopes = jnp.append(jnp.clip(lax.cummax(slopes), 0.0, 1.0), 1.0)
     bends = jnp.append(slopes[:1], slopes[1:] - slopes[:-1])
-    some = bends > 0.0
-    log_bends = jnp.where(some, jnp.log(jnp.where(some, bends, 1.0)), -jnp.inf)
-    return t - most - 1e-13 * (1.0 + most), log_bends + log_mean + ROUNDED
+    return t - most - 1e-13 * (1.0 + most), log_positive(bends) + log_mean + ROUNDED
 
 
 def shifted(at: Shifts, one: Curve, epsilon: jax.Array) -> jax.Array:
@@ -163,9 +161,8 @@ class Tabulated:
         top = jnp.minimum(self.first + self.spacing * k, self.last)
         less = jnp.exp(jnp.minimum(epsilon, _NO_MASS) - jnp.minimum(top, _NO_MASS))
         value = self.height[k] + self.ratio[k] * jnp.maximum(1.0 - less, 0.0) * self.beyond[k]
-        some = value > 0.0
-        log = jnp.where(some, jnp.log(jnp.where(some, value, 1.0)), -jnp.inf)
-        return jnp.where(jnp.isnan(value), 0.0, jnp.minimum(log + ROUNDED, 0.0))
+        log = log_positive(value)
+        return jnp.where(jnp.isnan(log), 0.0, jnp.minimum(log + ROUNDED, 0.0))
 
 
 def pair_above(curves: list[Curve], top: jax.Array, log_floor: jax.Array, cells: int) -> Pair:
