@@ -1,12 +1,17 @@
 """What single events show from below, whatever the lattice: delta >= P(E) - e^epsilon Q(E).
 
-Two kinds are asked besides the law: that every step has a loss above one of its own, and that some
-step has a loss above a threshold. The first is nearly all there is where nearly all of a step's
-losses are next to the largest (adding a record that a sample shows clearly), the second
-where losses that count are rare: where tiny samples run for few steps, and rounding in the
-transform is more than delta.
+Three kinds are asked besides the law: that every step has a loss above one of its own, that some
+step has a loss above a threshold, and that the whole loss is above one. The first is nearly all
+there is where nearly all of a step's losses are next to the largest (adding a record that a sample
+shows clearly), the second where losses that count are rare: where tiny samples run for few steps,
+and rounding in the transform is more than delta. The third knows the mean of very many steps, whose
+lattice is too wide for the law of one of them.
 
 An event is held as log P(E) and a loss l <= log P(E) / Q(E): delta >= P(E) (1 - e^{epsilon - l}).
+
+Of the whole loss L, log P{L <= l} <= s l + sum n K(-s) for s > 0 (Chernoff). Where s <= 1,
+E_P e^{-s L} = sum P^{1-s} Q^s over the outcomes is at most that over any cells of them (Jensen; data
+processing): those of a coarse law will do.
 """
 
 from collections.abc import Callable
@@ -18,8 +23,10 @@ from jax import lax
 
 from jaxdp._divergences import log_add
 from jaxdp._law import _allowances
+from jaxdp._law._begins import log_sum_exp
 from jaxdp._law._grid import nudge
 from jaxdp._law._plan import Plan
+from jaxdp._law._saddle import pilot_edges
 from jaxdp._law._terms import Term, Terms
 from jaxdp._special import log1mexp, log1p
 
@@ -27,7 +34,12 @@ from jaxdp._special import log1mexp, log1p
 _THRESHOLDS = np.geomspace(0.5, 1.1, 32)
 # Thresholds of every step lie below the mean of its tilted law by such shares of it.
 _SHARES = 0.5 ** np.arange(1.0, 9.0)
+# log P{L <= l} of the whole loss is to be at most -_SURE, and Chernoff's tilts of it.
+_SURE = np.array([0.05, 0.2, 0.7, 2.0, 6.0, 15.0, 36.0])
+_LOG_SURE = np.log(-np.expm1(-_SURE))
+_TILTS = 3.0 ** -np.arange(13.0)
 _ROUNDED = 2.0**-44  # of a logarithm, and of 1: some hundred u
+_SUMMED = 2.0**-42  # of a sum over a coarse law's cells
 
 Read = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
@@ -42,17 +54,22 @@ def with_events(terms: Terms, bound: jax.Array, side: int, plan: Plan, read: Rea
     if side > 0 or len(single) < len(terms):
         return bound
     thresholds = lax.stop_gradient(plan.epsilon) * jnp.asarray(_THRESHOLDS)
-    tails, tops = [], []
-    for term, step in single:  # (both kinds by one call, which is long to compile)
+    tails, tops, cells = [], [], []
+    for term, step in single:  # (all kinds by one call, which is long to compile)
         own = _thresholds_of_step(term, step.centre)
-        at = jnp.concatenate([thresholds, own])
-        q, p = term.masses(at, jnp.full_like(at, jnp.inf))
+        edges = lax.stop_gradient(pilot_edges(term, rough=True))
+        ends = jnp.array([-jnp.inf]), jnp.array([jnp.inf])
+        lo = jnp.concatenate([thresholds, own, ends[0], edges])
+        beyond = jnp.full((thresholds.size + own.size,), jnp.inf)
+        q, p = term.masses(lo, jnp.concatenate([beyond, edges, ends[1]]))
         allowance = _allowances.masses(q, p) + term.mass_error
-        q, p = q + allowance, p - allowance
-        tails.append((q[: thresholds.size], p[: thresholds.size]))
-        tops.append((own, q[thresholds.size :], p[thresholds.size :]))
+        q, low, high = q + allowance, p - allowance, p + allowance
+        few, many = thresholds.size, beyond.size
+        tails.append((q[:few], low[:few]))
+        tops.append((own, q[few:many], low[few:many]))
+        cells.append((q[many:], high[many:]))
     used = [term for term, _ in single]
-    events = _some_step(used, tails), _every_step(used, tops)
+    events = _some_step(used, tails), _every_step(used, tops), _whole(used, cells)
     inside, value = read(*(jnp.concatenate(x) for x in zip(*events, strict=True)))
     return jnp.fmax(bound, jnp.max(jnp.where(inside, value, -jnp.inf)))
 
@@ -106,6 +123,28 @@ def _some_step(terms: list[Term], tails: Masses) -> tuple[jax.Array, jax.Array]:
     loss = log_p - jnp.where(some, log_q, 0.0)
     loss -= _ROUNDED * (1.0 + jnp.abs(log_p) + jnp.abs(loss))
     return jnp.where(some, loss, -1.0), jnp.where(some, log_p, -jnp.inf)
+
+
+def _whole(terms: list[Term], cells: Masses) -> tuple[jax.Array, jax.Array]:
+    """That the whole loss is above what it exceeds so surely, by the best tilt.
+
+    (A step whose K(-s) is not known has it for 0, which is above it.)
+    """
+    tilts = jnp.asarray(_TILTS)
+    log_mgf = size = jnp.zeros_like(tilts)
+    for term, (q, p) in zip(terms, cells, strict=True):
+        count = jnp.asarray(term.count, jnp.float64)
+        unknown = jnp.isnan(p) | jnp.isnan(q)
+        some = (p > -jnp.inf) & (q > -jnp.inf)
+        q, p = jnp.where(some, q, 0.0), jnp.where(some, p, 0.0)
+        exponent = (1.0 - tilts[:, None]) * p + tilts[:, None] * q
+        each = log_sum_exp(jnp.where(some, exponent, -jnp.inf))
+        known = (count > 0.0) & (each > -jnp.inf) & ~jnp.any(unknown)
+        log_mgf += jnp.where(known, count * jnp.where(known, each, 0.0), 0.0)
+        size += jnp.where(known, count * (1.0 + jnp.abs(each)), 0.0)
+    log_mgf += _SUMMED * (1.0 + size)
+    loss = jnp.max((-_SURE[:, None] - log_mgf) / tilts, axis=-1)
+    return loss - _ROUNDED * jnp.abs(loss), jnp.asarray(_LOG_SURE - _ROUNDED)
 
 
 def delta_at(epsilon: jax.Array) -> Read:

@@ -73,7 +73,7 @@ class Moments(NamedTuple):
     variance: jax.Array
 
 
-def _pilot_edges(term: Term, rough: bool, many: bool) -> jax.Array:
+def pilot_edges(term: Term, rough: bool, many: bool = False) -> jax.Array:
     """A ladder about 0, and one from each finite end of the support inwards.
 
     An atom at an end has a cell of its own, and what lies next to it is seen at any tilt.
@@ -101,7 +101,7 @@ def coarse_atoms(terms: Terms, rough: bool = False) -> Atoms:
     """
 
     def one(term: Term, many: bool = False) -> Atoms:
-        edges = _pilot_edges(term, rough or many, many)
+        edges = pilot_edges(term, rough or many, many)
         lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
         hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
         log_q, log_p = term.masses(lo, hi)
