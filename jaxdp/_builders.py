@@ -119,7 +119,7 @@ class Training:
             return int(self.epochs)
         if self.batches == "random allocation":
             return int(self.epochs) * self._steps_per_epoch
-        return max(math.ceil(round(self.epochs * self.num_examples / self.batch_size, 9)), 1)
+        return max(math.ceil(_as_meant(self.epochs * self.num_examples / self.batch_size)), 1)
 
     @property
     def per_epoch(self) -> Gaussian | None:
@@ -130,7 +130,7 @@ class Training:
 
     @property
     def _steps_per_epoch(self) -> int:
-        return int(self.num_examples // self.batch_size)
+        return math.floor(_as_meant(self.num_examples / self.batch_size))
 
     @property
     def _exchanged(self) -> bool:
@@ -211,6 +211,11 @@ class Training:
         return -math.expm1(size * math.log1p(-1.0 / n)) * (1.0 - 1e-12)
 
 
+def _as_meant(steps: float) -> float:
+    """Without the rounding of a batch size like 0.1."""
+    return round(steps, 9)
+
+
 def poisson_run(
     noise_multiplier: Any, sampling_probability: ArrayLike, num_steps: ArrayLike
 ) -> Mechanism:
@@ -262,10 +267,10 @@ def training(
         batches = "poisson"  # nothing is ever cut
     b = MIN_SEPARATION if min_separation is None else min_separation
     b = _checks.whole_number("min_separation", b)
-    if batches == "b-min-sep" and n / size < b:
-        most = int(n // size)
+    if batches in ("cyclic poisson", "b-min-sep") and n / size < b:  # (such batches do not exist)
         raise ValueError(
-            f"min_separation must be at most num_examples/batch_size, {most} here, got {b}"
+            f"min_separation must be at most num_examples/batch_size, {int(n // size)} here, for "
+            f"batches {batches!r}, got {b}"
         )
     return Training(batches, neighbours, n, size, number, room, b)
 
@@ -289,7 +294,7 @@ def dp_sgd(
     * "poisson": each record joins each of ceil(E n / B) steps with probability B / n;
     * "truncated poisson": the same with room for `max_batch_size` records; more are cut;
     * "cyclic poisson": a record is in one of b groups, which take turns, and joins a step of its
-      group with probability b B / n (or 1, in the known order);
+      group with probability b B / n (1 if the batches are whole groups, in the known order);
     * "b-min-sep": a record that was in none of the last b - 1 batches joins the next one with the
       probability that makes batches of B on average, from a warm start;
     * "random allocation": each joins one of floor(n / B) steps in every epoch, chosen uniformly,
@@ -317,7 +322,7 @@ def dp_sgd(
         last; "b-min-sep" and "random allocation" have none for "replace-one", "shuffled" has none
         for "add-or-remove".
       max_batch_size: of "truncated poisson" alone; B + 4 sqrt(B), rounded up, by default.
-      min_separation: b of "cyclic poisson" and "b-min-sep".
+      min_separation: b of "cyclic poisson" and "b-min-sep", at most n / B.
       attained: whether the result is to be a run that such batches are known to attain, whose
         lower bounds are lower bounds for these batches, in place of the one that bounds them. Both
         are the same where that one is exact.

@@ -48,6 +48,7 @@ _MOST = 1024
 _AT_ONCE = 1 << 22
 _FARTHEST = 600.0  # loss
 _LOST = 1e-14  # a level that is 0 but for rounding
+_ROUNDING = 2.0**-48  # of a product
 
 
 def group_privacy(
@@ -85,7 +86,8 @@ def group_privacy(
       exchanged: whether they are exchanged for as many others, m being for add-or-remove.
       delta: about where a table is to be accurate, in (0, 1).
       direction: which direction the "remove" of a table is. In the other one up to 2^-40 e^epsilon
-        more is lost at infinity: where epsilon is beyond 10, ask each of a table of its own.
+        more is lost at infinity, unless m is pure: where epsilon is beyond 10, ask each of a table
+        of its own.
       num_points: of a table, at least 16; it is a few 1e-4 above the exact one near `delta`.
       method: for the law of m; None as in `epsilon`.
 
@@ -121,27 +123,38 @@ def group_privacy(
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(m)):
         raise TypeError("m is traced: the size of a table would depend on its values")
     steps = 2 * k if exchanged else k
+    remove, add = (_pure(m, d, method) for d in ("remove", "add"))
+    together = k * (remove + add)
+    ends = (together, together) if exchanged else (k * add, k * remove)
 
     def power(d: Literal["remove", "add"]) -> _Polygon:
-        least = _least_delta(m, steps, aim, d, method)
+        least = _least_delta(m, steps, aim, d, remove if d == "remove" else add, method)
         pair = intersection([m], delta=least, direction=d, num_points=points, method=method)
         return _power(_Polygon.of(pair), k)
 
     tests = power("remove").after(power("add")) if exchanged else power(direction)
-    return _table(tests, aim, points)
+    return _table(tests, aim, points, ends if direction == "remove" else ends[::-1])
 
 
-def _least_delta(m: Mechanism, k: int, aim: float, direction: Any, method: Any) -> float:
+def _pure(m: Mechanism, direction: Any, method: Any) -> float:
+    """Epsilon at delta 0, that is the largest loss."""
+    with jax.enable_x64(True):
+        found = _queries.epsilon(m, 0.0, direction=direction, method=method)
+        if np.ndim(found):
+            raise ValueError(f"m must be a single mechanism, got a batch: {m!r}")
+        return float(found) * (1.0 + _ROUNDING)
+
+
+def _least_delta(
+    m: Mechanism, k: int, aim: float, direction: Any, pure: float, method: Any
+) -> float:
     """A delta as small as the levels of the tests that matter, if m were about Gaussian."""
     with jax.enable_x64(True):
-        asked = [_queries.epsilon(m, x, direction=direction, method=method) for x in (aim, 0.0)]
-        if np.ndim(asked[0]):
-            raise ValueError(f"m must be a single mechanism, got a batch: {m!r}")
-        near = float(asked[0])
+        near = float(_queries.epsilon(m, aim, direction=direction, method=method))
         if not 0.0 < near < np.inf:
             return aim
         mu = float(_conversions.epsilon_delta_to_gdp(near, aim))
-        together = min(float(_conversions.gdp_to_epsilon(k * mu, aim)), k * float(asked[1]))
+        together = min(float(_conversions.gdp_to_epsilon(k * mu, aim)), k * pure)
     return max(aim * np.exp(-min(together, _FARTHEST)), _LEAST_DELTA)
 
 
@@ -239,14 +252,17 @@ def _power(one: _Polygon, k: int) -> _Polygon:
     return functools.reduce(lambda a, b: a.after(b), parts)
 
 
-def _table(r: _Polygon, aim: float, points: int) -> LossDistribution:
-    low, high = r.reach(_BEYOND * aim)
+def _table(
+    r: _Polygon, aim: float, points: int, known: tuple[float, float] = (np.inf, np.inf)
+) -> LossDistribution:
+    """All losses are known to be at least minus the first, and at most the second."""
+    low, high = (min(ends) for ends in zip(r.reach(_BEYOND * aim), known, strict=True))
     # and where the curve ends, if it does
     steps = r.slopes[(np.diff(r.levels) > _LOST) & (r.slopes > 0.0)]
     ends = np.log(steps[[0, -1]])
     ends = ends[(-2.0 * low < ends) & (ends < 2.0 * high)]
     loss = np.unique(np.concatenate([np.linspace(-low, high, points), ends, [0.0]]))
-    losses, masses, infinity = _privacy_loss_table.above(loss, r.log_h(loss))
+    losses, masses, infinity = _privacy_loss_table.above(loss, r.log_h(loss), known)
     room = (0, (1 << (loss.size - 1).bit_length()) - losses.size)
     losses, masses = np.pad(losses, room), np.pad(masses, room)
     with np.errstate(divide="ignore"), jax.enable_x64(True):

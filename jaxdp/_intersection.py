@@ -52,7 +52,8 @@ def intersection(
         functions that take epsilons >= 0, a vector, and return a delta for each at which it is
         (epsilon, delta)-DP in both directions. At least one.
       delta: about where the pair is to be accurate, in (0, 1).
-      direction: which direction the pair's "remove" is. The other one is exact to 2^-40 only.
+      direction: which direction the pair's "remove" is. The other one is exact to 2^-40 only (but
+        for losses: where a bound is pure, so is the pair).
       num_points: of the table, at least 16.
       method: for the mechanisms; None as in `epsilon`.
 
@@ -85,13 +86,16 @@ def intersection(
     points = _checks.whole_number("num_points", num_points, least=16)
     with jax.enable_x64(True):
         curves = [_curve(part, direction, method) for part in parts]
-        ends = [_ends(part, _BEYOND * aim, direction, method) for part in parts]
-        low, high = (min((e for pair in ends for e in pair[i]), default=_FARTHEST) for i in (0, 1))
-        exact = [s * e for pair in ends for s, i in ((-1.0, 0), (1.0, 1)) for e in pair[i]]
-        loss = np.concatenate([np.linspace(-low, high, points), exact, [0.0]])
+        sides = ("add", "remove") if direction == "remove" else ("remove", "add")
+        ends = [[_ends(part, _BEYOND * aim, side, method) for part in parts] for side in sides]
+        known = [[loss for losses, _ in side for loss in losses] for side in ends]
+        low, high = (min(losses, default=_FARTHEST) for losses in known)
+        left, right = (min(most for _, most in side) for side in ends)
+        exact = -np.array(known[0]), np.array(known[1])
+        loss = np.concatenate([np.linspace(-low, high, points), *exact, [0.0]])
         loss = np.unique(loss[np.abs(loss) <= _FARTHEST])
         log_h = np.min([curve(loss) for curve in curves], axis=0)
-    losses, masses, infinity = _privacy_loss_table.above(loss, log_h)
+    losses, masses, infinity = _privacy_loss_table.above(loss, log_h, (left, right))
     # (One shape, one program: points without mass are none.)
     room = (0, (1 << (loss.size - 1).bit_length()) - losses.size)
     losses, masses = np.pad(losses, room), np.pad(masses, room)
@@ -135,24 +139,22 @@ def _mirrored(loss: np.ndarray, value: np.ndarray) -> np.ndarray:
 
 def _ends(
     part: Any, delta: float, direction: str, method: Method | None
-) -> tuple[list[float], list[float]]:
-    """Where a curve is next to its ends: the losses of a small delta, and the largest ones."""
+) -> tuple[list[float], float]:
+    """Losses next to where a curve ends, and the largest one of all."""
     if not isinstance(part, Mechanism):
-        return [], []
-    ends = []
-    for d in ("add", "remove") if direction == "remove" else ("remove", "add"):
-        lost = part._log_failure(d)
-        if np.ndim(lost):
-            raise ValueError(f"bounds must be single mechanisms, got a batch: {part!r}")
-        failure = float(np.exp(lost)) * (1.0 + _ROUNDING)
-        if failure + delta >= 1.0:
-            ends.append([])
-            continue
-        asked = (
-            _queries.epsilon(part, failure + delta, direction=d, method=method),
-            _queries.epsilon(part, failure, direction=d),
-        )
-        if any(np.ndim(x) for x in asked):
-            raise ValueError(f"bounds must be single mechanisms, got a batch: {part!r}")
-        ends.append([float(e) for e in asked if np.isfinite(e)])
-    return ends[0], ends[1]
+        return [], np.inf
+    lost = part._log_failure(direction)
+    if np.ndim(lost):
+        raise ValueError(f"bounds must be single mechanisms, got a batch: {part!r}")
+    failure = float(np.exp(lost)) * (1.0 + _ROUNDING)
+    if failure + delta >= 1.0:
+        return [], np.inf
+    asked = (
+        _queries.epsilon(part, failure + delta, direction=direction, method=method),
+        _queries.epsilon(part, failure, direction=direction),
+    )
+    if any(np.ndim(x) for x in asked):
+        raise ValueError(f"bounds must be single mechanisms, got a batch: {part!r}")
+    losses = [float(e) for e in asked if np.isfinite(e)]
+    most = float(asked[1]) * (1.0 + _ROUNDING) if failure == 0.0 else np.inf
+    return losses, most

@@ -43,13 +43,26 @@ def _rough(count: int) -> float:
     return 4.0 * (count + 64) * 2.0**-52
 
 
-def above(loss: np.ndarray, log_h: np.ndarray) -> Table:
-    """Losses, P-masses and P{X = inf} of the convex minorant of bounds at increasing losses."""
-    used = (np.abs(loss) < _FARTHEST) & (log_h < np.inf)
-    if not used.any():  # nothing is known
+def above(
+    loss: np.ndarray, log_h: np.ndarray, ends: tuple[float, float] = (np.inf, np.inf)
+) -> Table:
+    """Losses, P-masses and P{X = inf} of the convex minorant of bounds at increasing losses.
+
+    `ends` says that all losses are at least minus the first, and at most the second: H is 1 - g up
+    to the one, and 0 from the other on.
+    """
+    low, high = (e if e < _FARTHEST else np.inf for e in ends)
+    used = (np.abs(loss) < _FARTHEST) & (log_h < np.inf) & (-low < loss) & (loss < high)
+    g, h = np.exp(loss[used]), np.exp(log_h[used])
+    h = np.minimum(h * (1.0 + _rough(loss.size)), 1.0)
+    if high < np.inf:
+        g, h = np.append(g, np.exp(high)), np.append(h, 0.0)
+    if not g.size:  # nothing is known
         return np.zeros(1), np.zeros(1), 1.0
-    h = np.minimum(np.exp(log_h[used]) * (1.0 + _rough(loss.size)), 1.0)
-    g, _, q, infinity = _minorant(0.0, 1.0, np.exp(loss[used]), h)
+    first = np.exp(-low)
+    g, slope, q, infinity = _minorant(first, 1.0 - first, g, h)
+    if low < np.inf:
+        g, q = np.append(first, g), np.append(max(slope + 1.0, 0.0), q)
     return np.log(g), q * g, infinity
 
 

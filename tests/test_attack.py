@@ -12,7 +12,7 @@ import pytest
 from mpmath import mp, mpf
 
 import jaxdp
-from benchmarks.attack import checks, curves, grammar, judge, laws, run
+from benchmarks.attack import checks, curves, grammar, judge, laws, many, run
 
 WRONG = ("violation", "error", "nan", "trivial")
 SLICE = {
@@ -203,3 +203,28 @@ def test_a_target_a_rounding_below_the_failure_of_a_sampled_pair_is_not_met():
     assert mpf(rate) * mpf(p[0]) / (mpf(p[0]) + mpf(p[1])) > mpf(target)
     m = jaxdp.PoissonSampled(jaxdp.FinitePair(p, q), rate)
     assert jaxdp.epsilon_bounds(m, target, direction="remove")[1] == np.inf
+
+
+def test_a_slice_of_the_attack_on_many_runs_finds_nothing_wrong():
+    """Breaks when delta's bound above is below what a counting test shows, or trivial."""
+    tally = run.Tally("many")
+    many.attack(many.steps()[0], np.random.default_rng(20261130), 16, tally)
+    assert tally.settings == 64
+    assert not {key: value for key, value in tally.found.items() if key[1] in WRONG}
+
+
+@pytest.mark.parametrize("step", many.steps(), ids=lambda step: step.name)
+def test_counting_tests_show_less_than_the_truth(step):
+    """Events are the step's own: no test shows more than the library's bound at a usual size."""
+    rng = np.random.default_rng(5)
+    row = [s(rng, 64) for s in step.samplers]
+    one = np.ones(64)
+    for direction in ("remove", "add"):
+        events = step.events(*row)
+        named = events if direction == "remove" else [(q, p) for p, q in events]
+        shown = many.least_delta(named, one, np.zeros(64))
+        for p, q in named:
+            assert ((p >= 0.0) & (q >= 0.0) & (p <= 1.0) & (q <= 1.0)).all()
+            shown = np.maximum(shown, p - q)
+        most = np.asarray(jaxdp.delta(step.build(*row), 0.0, direction=direction))
+        assert (shown <= most + 1e-12).all()

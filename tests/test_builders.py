@@ -61,6 +61,24 @@ def test_wrong_settings_are_refused_by_name(name, value):
         jaxdp.dp_sgd(**settings)
 
 
+@pytest.mark.parametrize("batches", ["cyclic poisson", "b-min-sep"])
+def test_batches_larger_than_their_groups_are_refused(batches):
+    """Groups of 2 records have no batches of 20: a run of 50 steps was answered for as one step."""
+    settings = {**SETTINGS, "num_examples": 100, "batch_size": 20, "noise_multiplier": 1.0}
+    jaxdp.dp_sgd(**settings, batches=batches, min_separation=5)
+    with pytest.raises(ValueError, match=r"min_separation must be at most .* 5 here"):
+        jaxdp.dp_sgd(**settings, batches=batches, min_separation=6)
+
+
+def test_decimals_of_a_batch_size_cost_no_step():
+    """10 / 0.1 is 99.99... in doubles: an epoch had 99 steps."""
+    settings = {"epochs": 1, "noise_multiplier": 1.0, "batches": "random allocation"}
+    for n, size in ((10, 0.1), (1, 0.1), (21, 2.1), (3, 0.3)):
+        m = jaxdp.dp_sgd(num_examples=n, batch_size=size, **settings)
+        assert m.num_steps == round(n / size)
+    assert jaxdp.dp_sgd(num_examples=11, batch_size=2.0, **settings).num_steps == 5
+
+
 ONE, TWICE = jaxdp.Gaussian(1.5), jaxdp.Gaussian(1.5, 2.0)
 CUT = (0.05, 79, 1000)  # room for 50 + 4 sqrt(50)
 FIXED = functools.partial(jaxdp.fixed_size_sampled, ONE, 50, 1000)

@@ -211,6 +211,9 @@ def test_resuming_with_another_table_is_refused(tmp_path, kind):
     again = invoke(table, "--output", output, "--resume")
     assert "(and 4 done before, 2 without a result)" in again.stdout
     assert again.exit_code == 1  # as the run that found them
+    laplace = invoke(table, "--output", output, "--resume", "--mechanism", "laplace")
+    assert laplace.exit_code == 2  # and all rows are done
+    assert "has no column 'scale'" in " ".join(laplace.stderr.split())
     others = {
         "1,1e-5\nnan,1e-5\n": "row 3 is done",
         "1,1e-5\nnan,1e-5\n one,1e-5\n\n4,1e-5\n": "row 4 is done",

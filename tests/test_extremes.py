@@ -221,6 +221,7 @@ def test_delta_of_losses_far_above_epsilon():
     assert (low <= most * (1.0 + 1e-6) + 1e-12).all()
     assert (low <= high).all()
     assert not ((high > 0.99) & (most < 0.5)).any()
+    assert not ((low < 0.01) & (least > 0.5)).any()
 
 
 @pytest.mark.parametrize(
@@ -241,6 +242,48 @@ def test_delta_is_one_where_almost_all_losses_are_far_above(run, direction):
     low, high = jaxdp.delta_bounds(run, epsilons, direction=direction)
     assert (np.asarray(high) > 1.0 - 1e-6).all()
     assert (np.asarray(low) <= np.asarray(high)).all()
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        jaxdp.Repeated(jaxdp.RandomizedResponse(0.546), 683747272.0),
+        jaxdp.Repeated(jaxdp.RandomizedResponse(1.49), 14135783.0),
+        jaxdp.Repeated(jaxdp.Laplace(1.0), 982234058.0),
+        jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(0.7), 0.9), 1e6),
+        jaxdp.Composed([jaxdp.Repeated(jaxdp.Laplace(0.02), 1e8), jaxdp.Laplace(1.0)]),
+    ],
+)
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_very_many_steps_have_a_bound_below(run, direction):
+    """Their lattice is wider than a step's losses: epsilon was at least 0, and so was delta."""
+    deltas = np.array([1e-10, 1e-5, 1e-2, 0.4])
+    low, high = (np.asarray(x) for x in jaxdp.epsilon_bounds(run, deltas, direction=direction))
+    assert (low <= high).all()
+    assert (low > 0.97 * high).all()
+    below, above = jaxdp.delta_bounds(run, 0.9 * low, direction=direction)
+    assert (np.asarray(below) > 0.99).all()
+    assert (np.asarray(below) <= np.asarray(above)).all()
+
+
+def test_a_step_that_mostly_fails_keeps_its_bound_below():
+    """What a law lacks of 1, or has at infinity, is not above everything, nor below it."""
+    m = jaxdp.Repeated(jaxdp.ApproximateDP(1.0, 1e-6), 1e8)
+    low, high = jaxdp.delta_bounds(m, np.array([0.0, 1e7, 4.6e7, 5e7]))
+    surely = -math.expm1(1e8 * math.log1p(-1e-6))  # that some step fails
+    np.testing.assert_array_less(low, np.nextafter(high, 2.0))
+    assert (np.asarray(high) >= surely * (1.0 - 1e-12)).all()
+    averages = jaxdp.Repeated(
+        jaxdp.RandomAllocation(
+            jaxdp.RandomizedResponse(np.array([0.005391279232236429, 8.264])), np.array([1.0, 13.0])
+        ),
+        np.array([17553254.0, 347430.0]),
+    )
+    # mean losses are 255.1 with a deviation of 22.6, and 2 to 3 millions
+    low, high = jaxdp.delta_bounds(averages, np.array([209.616, 5e6]))
+    np.testing.assert_array_less(low, np.nextafter(high, 2.0))
+    assert float(low[0]) < 0.98
+    assert float(low[1]) == 0.0
 
 
 def test_counts_are_not_taken_for_private_where_losses_are_large():

@@ -130,7 +130,7 @@ def _relative_entropy(x, q):
 
 def mean_loss(events) -> np.ndarray:
     """At least this is the mean loss of a step."""
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):  # (an event that is sure without the record: infinite)
         return np.max([np.nan_to_num(_relative_entropy(p, q)) for p, q in events], axis=0)
 
 
@@ -159,7 +159,7 @@ def most_delta(loss, count, epsilon) -> np.ndarray:
 
 def _epsilons(rng, events, count):
     share = rng.uniform(0.0, 1.3, len(count))
-    values = share * count * mean_loss(events)
+    values = np.minimum(share * count * mean_loss(events), 1e300)
     return draw.spiced(rng, values, (0.0, 1e-3, 1.0, 100.0), share=0.3)
 
 

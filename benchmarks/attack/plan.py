@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from benchmarks.attack import checks, consistency, derivatives, grammar, run, uses, wider
+from benchmarks.attack import checks, consistency, derivatives, grammar, many, run, uses, wider
 
 ENGINE_ROWS = 48  # of a structure that needs the numerical engine, for each query
 
@@ -44,6 +44,8 @@ def jobs(settings: int, seed: int) -> list[Job]:
     dear = [_structure(n, rows) for n in nodes if n.engine]
     for family in consistency.families():
         dear.append(Job(family.name, _bound(consistency.attack, family), 10))
+    for step in many.steps():
+        dear.append(Job(f"many runs: {step.name}", _bound(many.attack, step), ENGINE_ROWS))
     for case in derivatives.cases(rng):
         few = min(rows, 24 if case.slow else 200) if case.exact else 12
         name = "derivatives: " + case.name

@@ -9,8 +9,8 @@ lattice is too wide for the law of one of them.
 
 An event is held as log P(E) and a loss l <= log P(E) / Q(E): delta >= P(E) (1 - e^{epsilon - l}).
 
-Of the whole loss L, log P{L <= l} <= s l + sum n K(-s) for s > 0 (Chernoff). Where s <= 1,
-E_P e^{-s L} = sum P^{1-s} Q^s over the outcomes is at most that over any cells of them (Jensen; data
+Of the whole loss L, log P{L <= l} <= s l + sum n K(-s) for s > 0 (Chernoff). Where s <= 1, K(-s) =
+log sum P^{1-s} Q^s over the outcomes of a step is at most that over any cells of them (Jensen; data
 processing): those of a coarse law will do.
 """
 
@@ -34,9 +34,8 @@ from jaxdp._special import log1mexp, log1p
 _THRESHOLDS = np.geomspace(0.5, 1.1, 32)
 # Thresholds of every step lie below the mean of its tilted law by such shares of it.
 _SHARES = 0.5 ** np.arange(1.0, 9.0)
-# log P{L <= l} of the whole loss is to be at most -_SURE, and Chernoff's tilts of it.
+# log P{L <= l} of the whole loss is to be at most -_SURE, by Chernoff's tilts.
 _SURE = np.array([0.05, 0.2, 0.7, 2.0, 6.0, 15.0, 36.0])
-_LOG_SURE = np.log(-np.expm1(-_SURE))
 _TILTS = 3.0 ** -np.arange(13.0)
 _ROUNDED = 2.0**-44  # of a logarithm, and of 1: some hundred u
 _SUMMED = 2.0**-42  # of a sum over a coarse law's cells
@@ -67,7 +66,7 @@ def with_events(terms: Terms, bound: jax.Array, side: int, plan: Plan, read: Rea
         few, many = thresholds.size, beyond.size
         tails.append((q[:few], low[:few]))
         tops.append((own, q[few:many], low[few:many]))
-        cells.append((q[many:], high[many:]))
+        cells.append((q[many:], low[many:], high[many:]))
     used = [term for term, _ in single]
     events = _some_step(used, tails), _every_step(used, tops), _whole(used, cells)
     inside, value = read(*(jnp.concatenate(x) for x in zip(*events, strict=True)))
@@ -128,23 +127,30 @@ def _some_step(terms: list[Term], tails: Masses) -> tuple[jax.Array, jax.Array]:
 def _whole(terms: list[Term], cells: Masses) -> tuple[jax.Array, jax.Array]:
     """That the whole loss is above what it exceeds so surely, by the best tilt.
 
-    (A step whose K(-s) is not known has it for 0, which is above it.)
+    (A law below may have less than all of P: what it lacks is not above anything.)
     """
     tilts = jnp.asarray(_TILTS)
     log_mgf = size = jnp.zeros_like(tilts)
-    for term, (q, p) in zip(terms, cells, strict=True):
+    log_all = jnp.float64(0.0)
+    for term, (q, low, high) in zip(terms, cells, strict=True):
         count = jnp.asarray(term.count, jnp.float64)
-        unknown = jnp.isnan(p) | jnp.isnan(q)
-        some = (p > -jnp.inf) & (q > -jnp.inf)
-        q, p = jnp.where(some, q, 0.0), jnp.where(some, p, 0.0)
-        exponent = (1.0 - tilts[:, None]) * p + tilts[:, None] * q
+        some, used = (high > -jnp.inf) & (q > -jnp.inf), count > 0.0
+        known = jnp.where(some, q, 0.0), jnp.where(some, high, 0.0)
+        exponent = tilts[:, None] * known[0] + (1.0 - tilts[:, None]) * known[1]
         each = log_sum_exp(jnp.where(some, exponent, -jnp.inf))
-        known = (count > 0.0) & (each > -jnp.inf) & ~jnp.any(unknown)
-        log_mgf += jnp.where(known, count * jnp.where(known, each, 0.0), 0.0)
-        size += jnp.where(known, count * (1.0 + jnp.abs(each)), 0.0)
-    log_mgf += _SUMMED * (1.0 + size)
-    loss = jnp.max((-_SURE[:, None] - log_mgf) / tilts, axis=-1)
-    return loss - _ROUNDED * jnp.abs(loss), jnp.asarray(_LOG_SURE - _ROUNDED)
+        finite = used & (each > -jnp.inf)
+        each = jnp.where(finite, each, 0.0)  # (at most, of whatever losses)
+        log_mgf += jnp.where(used, count * each, 0.0)
+        size += jnp.where(used, count * (1.0 + jnp.abs(each)), 0.0)
+        infinite = jnp.asarray(term.log_tau_p, jnp.float64)
+        own = jnp.minimum(log_sum_exp(jnp.append(low, infinite)) - _SUMMED, -_SUMMED)
+        log_all += jnp.where(used, count * own, 0.0)
+    loss = jnp.max((-_SURE[:, None] - (log_mgf + _SUMMED * size)) / tilts, axis=-1)
+    loss -= _ROUNDED * jnp.abs(loss)
+    below = -_SURE - log_all * (1.0 + _ROUNDED)
+    some = (below < 0.0) & (log_all > -jnp.inf)
+    log_p = jnp.where(some, log_all + log1mexp(jnp.where(some, below, -1.0)), -jnp.inf)
+    return loss, log_p - _ROUNDED * (1.0 + jnp.where(some, jnp.abs(log_p), 0.0))
 
 
 def delta_at(epsilon: jax.Array) -> Read:

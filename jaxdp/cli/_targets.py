@@ -28,6 +28,7 @@ _LARGEST_COUNT = 2.0**53
 POISSON, ALLOCATION = _setting.TABLE_SCHEMES
 SETTINGS = ("epsilon", "delta", "sampling_probability", "num_steps", "sensitivity")
 _COMPARED = frozenset((_stream.ROW, *SETTINGS, "num_examples", "batch_size"))
+_AS_BEGUN = "--resume needs the table and the options it was begun with"
 _CONDITIONS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "epsilon": ("finite and >= 0", lambda x: (x >= 0) & np.isfinite(x)),
     "delta": ("in [0, 1)", lambda x: (x >= 0) & (x < 1)),
@@ -173,6 +174,8 @@ def run(
     if sink.last is not None:
         if not re.fullmatch(r"\d+", sink.last.get(_stream.ROW, "")):
             raise InputError(f"{output}: is no output of this command")
+        if job.noise_name not in sink.last:
+            raise InputError(f"{output}: has no column {job.noise_name!r}: {_AS_BEGUN}")
         done = int(sink.last[_stream.ROW])
     summary, total = Summary(), _stream.count_rows(path)
     size = job.piece(names, total, count)
@@ -211,7 +214,7 @@ def _check_same(expected: dict[str, Any], row: dict[str, str], output: pathlib.P
         if found is None or (found != wanted and not _same_number(found, wanted)):
             raise InputError(
                 f"{output}: row {row.get(_stream.ROW)} has {name} {found!r}, this run {wanted!r}:"
-                " --resume needs the table and the options it was begun with"
+                f" {_AS_BEGUN}"
             )
 
 

@@ -1,5 +1,7 @@
 """Groups of k records from the law of one: against closed forms and tests by brute force."""
 
+import math
+
 import jax
 import mpmath as mp
 import numpy as np
@@ -172,3 +174,31 @@ def test_bad_arguments():
         jaxdp.group_privacy(jaxdp.FixedSizeSampled(m, 0.1), 2, exchanged=True)
     traced = jax.jit(lambda s: jaxdp.epsilon(jaxdp.group_privacy(jaxdp.Gaussian(s), 2), 1e-5))
     assert float(traced(2.0)) == pytest.approx(4.377178, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("m", "remove", "add"),
+    [
+        (jaxdp.RandomizedResponse(1.0), 1.0, 1.0),
+        (jaxdp.RandomizedResponse(12.0), 12.0, 12.0),
+        (jaxdp.Repeated(jaxdp.Laplace(10.0), 3), 0.3, 0.3),
+        (
+            jaxdp.PoissonSampled(jaxdp.Laplace(2.0), 0.1),
+            math.log1p(0.1 * math.expm1(0.5)),
+            -math.log1p(0.1 * math.expm1(-0.5)),
+        ),
+    ],
+)
+@pytest.mark.parametrize("direction", ["remove", "add"])
+def test_groups_of_pure_steps_are_pure(m, remove, add, direction):
+    """Never above k epsilon, at delta 0 too: rounding had left a mass at infinite loss."""
+    user = jaxdp.group_privacy(m, 2, direction=direction)
+    ends = {"remove": remove, "add": add}
+    for read in ("remove", "add"):
+        one = ends[read] if direction == "remove" else remove + add - ends[read]
+        found = np.asarray(jaxdp.epsilon(user, np.array([0.0, 1e-100, 1e-13]), direction=read))
+        assert (found <= 2.0 * one * (1.0 + 1e-11)).all()
+        assert found[0] >= 2.0 * one * (1.0 - 1e-11)
+    both = jaxdp.group_privacy(m, 1, exchanged=True, direction=direction)
+    most = np.asarray(jaxdp.epsilon(both, 0.0))
+    assert most == pytest.approx(remove + add, rel=1e-11)

@@ -82,3 +82,12 @@ def test_errors(bounds):
         jaxdp.intersection(bounds, num_points=3)
     with pytest.raises(TypeError, match="traced"):
         jax.jit(lambda s: jaxdp.intersection([jaxdp.Gaussian(s)]).losses)(1.0)
+
+
+def test_with_a_pure_bound_it_is_pure_in_both_directions():
+    """Rounding had left a mass at infinite loss, from which on the other direction failed."""
+    both = jaxdp.intersection([jaxdp.Gaussian(1.0), jaxdp.ApproximateDP(1.0, 0.0)])
+    for direction in ("remove", "add"):
+        with jax.enable_x64(True):
+            found = np.asarray(jaxdp.epsilon(both, np.array([0.0, 1e-50]), direction=direction))
+        np.testing.assert_allclose(found, 1.0, rtol=1e-11)
