@@ -224,15 +224,25 @@ def _from_points(m: Mechanism, fpr: jax.Array, method: Numerical) -> jax.Array:
     top = jnp.exp(jax.lax.fori_loop(0, _SEARCH_STEPS, halve, ends)[1])
     epsilons = jax.lax.stop_gradient(top) * jnp.linspace(0.0, 1.0, _POINTS)
 
-    def curve(direction: Direction) -> jax.Array:
-        def at(epsilon: jax.Array) -> jax.Array:
-            return _answers.log_deltas(m, epsilon, direction, method, (1,))[0]
+    # (A batch works out both sides of every condition, of which averages have many.)
+    at_a_time = {} if _curve.has_average(m) else {"batch_size": _POINTS_AT_A_TIME}
 
-        log_h = jax.lax.map(at, epsilons, batch_size=_POINTS_AT_A_TIME)
-        return _divergences.exp_up(log_h)
+    def curves(directions: tuple[Direction, ...]) -> list[jax.Array]:
+        def at(point: tuple[jax.Array, jax.Array]) -> jax.Array:
+            direction = directions[0] if len(directions) == 1 else point[1]
+            return _answers.log_deltas(m, point[0], direction, method, (1,))[0]
 
-    remove = curve("remove")
-    add = remove if m._symmetric() else curve("add")
+        adds = jnp.repeat(jnp.array([d == "add" for d in directions]), _POINTS)
+        points = jnp.tile(epsilons, len(directions)), adds
+        log_h = jax.lax.map(at, points, **at_a_time)
+        return [_divergences.exp_up(part) for part in jnp.split(log_h, len(directions))]
+
+    if m._symmetric():
+        remove, add = curves(("remove",)) * 2
+    elif method._takes_flag(m):  # one program
+        remove, add = curves(("remove", "add"))
+    else:
+        remove, add = curves(("remove",)) + curves(("add",))
     g, rate = jnp.exp(epsilons), fpr[:, None]
     best = []
     for direct, swapped in ((remove, add), (add, remove)):
