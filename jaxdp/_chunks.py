@@ -45,7 +45,7 @@ def share_last(m: Mechanism, argument: ArrayLike) -> tuple[Mechanism, Any] | Non
     leaves, treedef = jax.tree.flatten(m)
     batched = [np.ndim(x) >= -axis for x, axis in zip(leaves, axes, strict=True)]
     varying = (np.shape(x)[a] != 1 for x, a, b in zip(leaves, axes, batched, strict=True) if b)
-    if np.ndim(argument) == 0 or any(varying):
+    if np.ndim(argument) == 0 or np.size(argument) == 0 or any(varying):
         return None
     one = [x.squeeze(a) if b else x for x, a, b in zip(leaves, axes, batched, strict=True)]
     return jax.tree.unflatten(treedef, one), array_of(argument)

@@ -42,11 +42,11 @@ def is_positive(x: jax.Array) -> jax.Array:
 
 
 def log_positive(x: jax.Array) -> jax.Array:
-    """log x, subnormal numbers included, and -inf with zero gradient where x <= 0."""
+    """log x, subnormal numbers included; -inf with zero gradient where x <= 0, and nan of nan."""
     y, small, least = split(x)
-    positive = y > 0.0
-    value = jnp.log(jnp.where(positive, y, 1.0)) + jnp.where(small, least * np.log(2.0), 0.0)
-    return jnp.where(positive, value, -jnp.inf)
+    nothing = y <= 0.0
+    value = jnp.log(jnp.where(nothing, 1.0, y)) + jnp.where(small, least * np.log(2.0), 0.0)
+    return jnp.where(nothing, -jnp.inf, value)
 
 
 def widen(x: jax.Array) -> jax.Array:

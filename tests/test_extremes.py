@@ -11,7 +11,7 @@ import scipy.stats
 
 import calibrate
 import jaxdp
-from jaxdp import _divergences, training
+from jaxdp import _divergences, _special_subnormal, training
 
 EPSILON = np.array([-np.inf, -1e300, -1e4, -1.0, 0.0, 1e-300, 1.0, 1e4, 1e17, 1e300, np.inf])
 ORDERS = np.array([1.0, 1.0 + 1e-12, 1.5, 2.0, 7.3, 64.0, 1e4])
@@ -286,6 +286,24 @@ def test_a_step_that_mostly_fails_keeps_its_bound_below():
     assert float(low[1]) == 0.0
 
 
+def test_losses_below_all_rounding_have_no_bound_below_that_is_above():
+    """A moment that underflowed counted as 0, and what had wrapped around as not there.
+
+    Delta at 0 of T steps is at most T times that of one, q tanh(epsilon/2).
+    """
+    rng = np.random.default_rng(11)
+    rate = 10.0 ** rng.uniform(-16.0, -11.0, 40)
+    epsilon0 = 10.0 ** rng.uniform(-3.0, 1.0, 40)
+    count = np.round(10.0 ** rng.uniform(5.0, 9.0, 40))
+    rate[0], epsilon0[0], count[0] = 1e-15, 0.02665982112894845, 62281241.0
+    run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.RandomizedResponse(epsilon0), rate), count)
+    for direction in ("remove", "add"):
+        low, high = map(np.asarray, jaxdp.delta_bounds(run, 0.0, direction=direction))
+        assert (low <= high).all()
+        assert (low <= count * rate * np.tanh(epsilon0 / 2.0)).all()
+        assert (high <= count * rate * np.tanh(epsilon0 / 2.0) + 1e-14 * count).all()
+
+
 def test_counts_are_not_taken_for_private_where_losses_are_large():
     """Pure epsilons of 20 a step: no more than five of them stay below 100 (267,797 did)."""
     found = calibrate.solve_integer(
@@ -297,6 +315,8 @@ def test_counts_are_not_taken_for_private_where_losses_are_large():
 def test_the_logarithm_of_nan_is_none():
     """It was -inf, which a bound on delta takes for 0. Its slope at 0 stays 0."""
     x = np.array([-1.0, 0.0, 2.0, np.nan, np.inf])
-    value = np.asarray(_divergences.log_positive(jax.numpy.asarray(x)))
-    np.testing.assert_array_equal(value, [-np.inf, -np.inf, np.log(2.0), np.nan, np.inf])
-    assert float(jax.grad(_divergences.log_positive)(0.0)) == 0.0
+    for log_positive in (_divergences.log_positive, _special_subnormal.log_positive):
+        value = np.asarray(log_positive(jax.numpy.asarray(x)))
+        np.testing.assert_array_equal(value, [-np.inf, -np.inf, np.log(2.0), np.nan, np.inf])
+        assert float(jax.grad(log_positive)(0.0)) == 0.0
+    assert float(_special_subnormal.log_positive(5e-324)) == pytest.approx(-744.44007, abs=1e-5)

@@ -216,4 +216,7 @@ def test_advantage_has_the_shape_of_the_parameters():
 @pytest.mark.parametrize("query", [jaxdp.delta, jaxdp.epsilon, jaxdp.renyi, jaxdp.tradeoff])
 def test_empty_arrays(query):
     """Breaks when a query of no points is an error."""
-    assert query(jaxdp.Gaussian(1.0), np.zeros((0, 3))).shape == (0, 3)
+    run = jaxdp.Repeated(jaxdp.PoissonSampled(jaxdp.Gaussian(1.0), 0.1), 10)
+    for m in (jaxdp.Gaussian(1.0), run):
+        assert query(m, np.zeros((0, 3))).shape == (0, 3)
+        assert query(m, np.zeros(0)).shape == (0,)

@@ -130,22 +130,25 @@ def _relative_entropy(x, q):
 
 def mean_loss(events) -> np.ndarray:
     """At least this is the mean loss of a step."""
-    with np.errstate(all="ignore"):  # (an event that is sure without the record: infinite)
-        return np.max([np.nan_to_num(_relative_entropy(p, q)) for p, q in events], axis=0)
+    with np.errstate(all="ignore"):
+        found = [np.nan_to_num(_relative_entropy(p, q), posinf=0.0) for p, q in events]
+    return np.max(found, axis=0)
 
 
 def least_delta(events, count, epsilon) -> np.ndarray:
     """What the best counting test shows."""
     best = np.zeros_like(epsilon)
     for p, q in events:
-        for p_one, q_one in ((p, q), (1 - p, 1 - q)):
+        # (The complement of a nearly sure event has lost its digits.)
+        complement = (1 - p, np.where(1 - q > 1e-3, 1 - q, 1.0))
+        for p_one, q_one in ((p, q), complement):
             deviation = np.sqrt(count * p_one * (1 - p_one))
             for c in DEVIATIONS:
                 k = np.floor(count * p_one - c * deviation)
                 with np.errstate(all="ignore"):
                     power = stats.binom.sf(k - 1, count, p_one) * (1 - LOST)
                     exponent = epsilon - count * _relative_entropy(k / count, q_one)
-                    shown = power - np.exp(np.minimum(exponent, 1.0))
+                    shown = power - np.exp(np.minimum(exponent + 1e-3, 1.0))
                 valid = (k > 0) & (k / count > q_one) & (q_one < p_one)
                 best = np.maximum(best, np.where(valid, np.nan_to_num(shown, nan=0.0), 0.0))
     return best
@@ -159,7 +162,7 @@ def most_delta(loss, count, epsilon) -> np.ndarray:
 
 def _epsilons(rng, events, count):
     share = rng.uniform(0.0, 1.3, len(count))
-    values = np.minimum(share * count * mean_loss(events), 1e300)
+    values = share * count * mean_loss(events)
     return draw.spiced(rng, values, (0.0, 1e-3, 1.0, 100.0), share=0.3)
 
 

@@ -1,4 +1,6 @@
-"""What single events show from below, whatever the lattice: delta >= P(E) - e^epsilon Q(E).
+"""What the curve of each step shows, whatever the lattice: from below by single events.
+
+Below: delta >= P(E) - e^epsilon Q(E) for any event E.
 
 Three kinds are asked besides the law: that every step has a loss above one of its own, that some
 step has a loss above a threshold, and that the whole loss is above one. The first is nearly all
@@ -12,8 +14,13 @@ An event is held as log P(E) and a loss l <= log P(E) / Q(E): delta >= P(E) (1 -
 Of the whole loss L, log P{L <= l} <= s l + sum n K(-s) for s > 0 (Chernoff). Where s <= 1, K(-s) =
 log sum P^{1-s} Q^s over the outcomes of a step is at most that over any cells of them (Jensen; data
 processing): those of a coarse law will do.
+
+Above: delta is at most the sum of the steps' own at an equal share of epsilon each (Dwork & Roth
+2014, Theorem 3.16). Where rare losses of few steps are all there is and epsilon is far below them,
+that is nearly all of it, and no lattice has digits for so little.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -151,6 +158,32 @@ def _whole(terms: list[Term], cells: Masses) -> tuple[jax.Array, jax.Array]:
     some = (below < 0.0) & (log_all > -jnp.inf)
     log_p = jnp.where(some, log_all + log1mexp(jnp.where(some, below, -1.0)), -jnp.inf)
     return loss, log_p - _ROUNDED * (1.0 + jnp.where(some, jnp.abs(log_p), 0.0))
+
+
+def summed(terms: Terms, bound: jax.Array, side: int, epsilon: jax.Array) -> jax.Array:
+    """The bound above on log delta, or the sum of the steps' own; the bound below as it is."""
+    single = [term for term in terms if isinstance(term, Term)]
+    if side < 0 or len(single) < len(terms):
+        return bound
+    counts = [jnp.asarray(term.count, jnp.float64) for term in single]
+    known = functools.reduce(jnp.logical_and, (count == jnp.round(count) for count in counts))
+    share = epsilon / jnp.maximum(sum(counts), 1.0) * (1.0 - _ROUNDED)
+    total = jnp.full((), -jnp.inf)
+    for term, count in zip(single, counts, strict=True):
+        q, p = term.masses(share[None], jnp.full((1,), jnp.inf))
+        allowance = lax.stop_gradient(_allowances.masses(q, p)) + term.mass_error
+        known &= ~jnp.any(jnp.isnan(q + p + allowance))
+        # (Of a threshold's event, P - e^share Q >= 0 but for rounding.)
+        some = (p > -jnp.inf) & (q > -jnp.inf)
+        loss = jnp.where(some, p, 0.0) - jnp.where(some, q, 0.0) + 2.0 * allowance
+        gap = jnp.where(some, jnp.minimum(share - loss, -_ROUNDED * share), -1.0)
+        finite = jnp.where(some, p + allowance + log1mexp(gap), p + allowance)[0]
+        own = log_add(finite, jnp.asarray(term.log_tau_p, jnp.float64))
+        used = count > 0.0
+        steps = jnp.log(jnp.where(used, count, 1.0))
+        total = log_add(total, jnp.where(used, own + steps, -jnp.inf))
+    total += _ROUNDED * (1.0 + lax.stop_gradient(jnp.where(total > -jnp.inf, jnp.abs(total), 0.0)))
+    return jnp.where(known & (total < bound), total, bound)
 
 
 def delta_at(epsilon: jax.Array) -> Read:

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from jaxdp._divergences import log_add, log_positive
 from jaxdp._law import _allowances
 from jaxdp._law._compose import Composed, compose, left_out
-from jaxdp._law._events import delta_at, epsilon_at, with_events
+from jaxdp._law._events import delta_at, epsilon_at, summed, with_events
 from jaxdp._law._plan import Plan, plan
 from jaxdp._law._saddle import coarse_atoms, estimate, log_price, saddle_point
 from jaxdp._law._terms import AnyDirection, Direction, Terms, oriented, over_directions
@@ -274,6 +274,7 @@ def log_delta_bounds(
     def bound(terms: Terms, chosen: Plan, flip: jax.Array, side: int) -> jax.Array:
         value = _log_delta(compose(terms, chosen, size, side), distance, side)
         value = with_events(terms, value, side, chosen, delta_at(distance))
+        value = summed(terms, value, side, distance)
         ends_of = end_of(ends, flip ^ mirrored)
         return reflected(epsilon, cap_log_deltas((value,), (side,), distance, ends_of)[0], side)
 

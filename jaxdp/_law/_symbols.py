@@ -37,8 +37,9 @@ class Symbol(NamedTuple):
         return Symbol(self.wave + other.wave, self.real + other.real)
 
     def __mul__(self, other: "Symbol") -> "Symbol":
-        none = (self.real == 0.0) | (other.real == 0.0)  # and the other may be infinite
-        return Symbol(self.wave * other.wave, jnp.where(none, 0.0, self.real * other.real))
+        none = (self.real[0] == 0.0) | (other.real[0] == 0.0)  # and the other may be infinite
+        product = _held(self.real) * _held(other.real)
+        return Symbol(self.wave * other.wave, jnp.where(none, 0.0, product))
 
     def scaled(self, factor: jax.Array) -> "Symbol":
         real = jnp.where(factor == 0.0, 0.0, self.real)
@@ -51,6 +52,11 @@ class Symbol(NamedTuple):
     def where(self, some: jax.Array) -> "Symbol":
         """Itself or nothing."""
         return Symbol(jnp.where(some, self.wave, 0.0), jnp.where(some, self.real, 0.0))
+
+
+def _held(real: jax.Array) -> jax.Array:
+    """Those of a measure that is not 0: what underflows is not 0, as Chernoff's bound were then."""
+    return jnp.maximum(real, lax.stop_gradient(_UNDERFLOW * real[:1]))
 
 
 def log_of(spectrum: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -149,7 +155,7 @@ class Power(NamedTuple):
 def raised(symbol: Symbol, tilts: jax.Array, count: jax.Array | None = None) -> Power:
     """The count-th power, by default the first; `tilts` are those of the symbol's moments."""
     log_total = jnp.log(symbol.real[0])
-    log_mgf = jnp.log(symbol.real[1:]) - log_total
+    log_mgf = jnp.log(_held(symbol.real)[1:]) - log_total
     wave = symbol.wave / symbol.real[0]
     if count is None:
         return Power(wave, log_mgf, log_total)

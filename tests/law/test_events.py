@@ -86,3 +86,52 @@ def test_rare_losses_have_a_slope_however_many_steps():
     )(4.87e-7)
     assert np.isfinite(slope)
     assert slope > 0.0
+
+
+@pytest.mark.parametrize("rare", [1e-7, 1e-11, 1e-13])
+@pytest.mark.parametrize("steps", [2, 4, 20])
+def test_rare_large_losses_next_to_epsilon_zero(rare, steps):
+    """Breaks when a window with no digits for them is all that is asked: delta was .94.
+
+    A mixture of equal pairs is one of them, whose composition is enumerated.
+    """
+    pair = jaxdp.FinitePair([2.0 * rare, 1.0 - 2.0 * rare], [rare, 1.0 - rare])
+    mixed = jaxdp.Repeated(jaxdp.Mixture([pair, pair], [0.6, 0.4]), steps)
+    epsilon = np.array([0.0, 1e-15, 1e-10, 1e-6, 1e-3, 0.1])
+    for direction in ("remove", "add"):
+        _, above = jaxdp.delta_bounds(mixed, epsilon, direction=direction)
+        with mp.workdps(60):
+            p, q = (2 * mp.mpf(rare), mp.mpf(rare)) if direction == "remove" else (rare, 2 * rare)
+            for e, bound in zip(epsilon, above.tolist(), strict=True):
+                found = mp.fsum(
+                    mp.binomial(steps, k)
+                    * max(
+                        mp.mpf(p) ** k * (1 - mp.mpf(p)) ** (steps - k)
+                        - mp.exp(e) * mp.mpf(q) ** k * (1 - mp.mpf(q)) ** (steps - k),
+                        0,
+                    )
+                    for k in range(steps + 1)
+                )
+                assert bound >= found * (1 - mp.mpf("1e-12"))
+                assert bound <= found * mp.mpf("1.12") + mp.mpf("1e-13") * rare * steps
+
+
+def test_the_sum_of_all_steps_is_above_their_composition():
+    """Of steps of different kinds, one that fails among them, at any epsilon: never below delta."""
+    parts = [
+        jaxdp.Repeated(jaxdp.RandomizedResponse(0.3), 3),
+        jaxdp.ApproximateDP(0.5, 1e-6),
+        jaxdp.Repeated(jaxdp.FinitePair([1e-9, 0.5, 0.5], [1e-12, 0.4, 0.6]), 2),
+    ]
+    terms = terms_of(jaxdp.Composed(parts))
+    for epsilon in (0.0, 0.2, 1.0, 3.0):
+        sure = jnp.zeros(())
+        total = float(_events.summed(terms, sure, 1, jnp.asarray(epsilon)))
+        exact = float(jaxdp.delta_bounds(jaxdp.Composed(parts), epsilon, direction="remove")[0])
+        share = epsilon / 6.0
+        own = [(3, parts[0].mechanism), (1, parts[1]), (2, parts[2].mechanism)]
+        summed = sum(n * float(jaxdp.hockey_stick(m, share, direction="remove")) for n, m in own)
+        # (At an atom 1e-13 of its mass may count.)
+        assert np.exp(total) == pytest.approx(min(summed, 1.0), rel=1e-11, abs=1e-13)
+        assert total >= np.log(exact) - 1e-12
+        assert _events.summed(terms, sure, -1, jnp.asarray(epsilon)) is sure
