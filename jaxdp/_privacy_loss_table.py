@@ -60,8 +60,9 @@ def above(
     if not g.size:  # nothing is known
         return np.zeros(1), np.zeros(1), 1.0
     first = np.exp(-low)
+    first = first if first < g[0] else 0.0  # (losses may all be 0 but for rounding)
     g, slope, q, infinity = _minorant(first, 1.0 - first, g, h)
-    if low < np.inf:
+    if first > 0.0:
         g, q = np.append(first, g), np.append(max(slope + 1.0, 0.0), q)
     return np.log(g), q * g, infinity
 

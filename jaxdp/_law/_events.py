@@ -141,12 +141,12 @@ def _whole(terms: list[Term], cells: Masses) -> tuple[jax.Array, jax.Array]:
     log_all = jnp.float64(0.0)
     for term, (q, low, high) in zip(terms, cells, strict=True):
         count = jnp.asarray(term.count, jnp.float64)
-        some, used = (high > -jnp.inf) & (q > -jnp.inf), count > 0.0
+        some, used = (high != -jnp.inf) & (q != -jnp.inf), count > 0.0
         known = jnp.where(some, q, 0.0), jnp.where(some, high, 0.0)
         exponent = tilts[:, None] * known[0] + (1.0 - tilts[:, None]) * known[1]
         each = log_sum_exp(jnp.where(some, exponent, -jnp.inf))
         finite = used & (each > -jnp.inf)
-        each = jnp.where(finite, each, 0.0)  # (at most, of whatever losses)
+        each = jnp.where(finite, each, 0.0)  # (K(-s) <= 0, whatever is not known)
         log_mgf += jnp.where(used, count * each, 0.0)
         size += jnp.where(used, count * (1.0 + jnp.abs(each)), 0.0)
         infinite = jnp.asarray(term.log_tau_p, jnp.float64)

@@ -55,7 +55,7 @@ class Symbol(NamedTuple):
 
 
 def _held(real: jax.Array) -> jax.Array:
-    """Those of a measure that is not 0: what underflows is not 0, as Chernoff's bound were then."""
+    """Moments, 0 of nothing only: one that underflows would make Chernoff's bound 0."""
     return jnp.maximum(real, lax.stop_gradient(_UNDERFLOW * real[:1]))
 
 

@@ -163,6 +163,10 @@ class Mechanism(_structure.Compared, abc.ABC):
         """Of a step: the factors of what dominates it, run on every record that it samples."""
         return None
 
+    def _poisson_sample(self) -> "tuple[Mechanism, Any] | None":
+        """Of what runs on one Poisson sample: that, and the sampling probability."""
+        return None
+
     # What is no part of others answers by mechanisms that are: which ones, these say.
     def _alternatives(self) -> tuple["Mechanism", ...]:
         """What it may be, not known which, so that the worst counts: itself."""

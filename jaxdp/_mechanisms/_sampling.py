@@ -69,6 +69,9 @@ class PoissonSampled(OnBatch):
     def _sampled_terms(self) -> list[Term]:
         return self.mechanism._terms()
 
+    def _poisson_sample(self) -> tuple[Mechanism, ArrayLike]:
+        return self.mechanism, self.sampling_probability
+
     def _rate(self, s: jax.Array) -> jax.Array:
         return self._sampled_rate(s, 1.0)
 

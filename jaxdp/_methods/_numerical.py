@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from jaxdp import _numerical, _numerical_range
+from jaxdp import _numerical, _numerical_range, _numerical_sample
 from jaxdp._law import Bounds, Sides
 from jaxdp._mechanisms import Mechanism
 from jaxdp._methods._base import Aimed, OnGrid
@@ -46,10 +46,10 @@ class Numerical(OnGrid):
         return _room(m).epsilon(m, log_delta, _way(m, direction), sides, self.grid_size)
 
     def _takes_flag(self, m: Mechanism) -> bool:
-        return _numerical.takes_flag(m)
+        return _room(m) is not _numerical_sample and _numerical.takes_flag(m)
 
     def _aimed(self, m: Mechanism) -> Aimed | None:
-        if _numerical_range.has_range(m) or not _numerical.has_aim(m):
+        if _room(m) is not _numerical or not _numerical.has_aim(m):
             return None
         return lambda epsilon, log_delta, direction: _numerical.aimed(
             m, epsilon, log_delta, _way(m, direction), self.grid_size
@@ -57,7 +57,9 @@ class Numerical(OnGrid):
 
 
 def _room(m: Mechanism) -> Any:
-    return _numerical_range if _numerical_range.has_range(m) else _numerical
+    if _numerical_range.has_range(m):
+        return _numerical_range
+    return _numerical if _numerical_sample.lone(m) is None else _numerical_sample
 
 
 def _way(m: Mechanism, direction: Any) -> Any:

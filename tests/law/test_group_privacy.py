@@ -202,3 +202,12 @@ def test_groups_of_pure_steps_are_pure(m, remove, add, direction):
     both = jaxdp.group_privacy(m, 1, exchanged=True, direction=direction)
     most = np.asarray(jaxdp.epsilon(both, 0.0))
     assert most == pytest.approx(remove + add, rel=1e-11)
+
+
+@pytest.mark.parametrize("epsilon", [1e-300, 1e-18, 1e-15, 1e-9])
+def test_groups_of_next_to_nothing(epsilon):
+    """Breaks when losses that are all 0 but for rounding are points at one place."""
+    user = jaxdp.group_privacy(jaxdp.RandomizedResponse(epsilon), 3)
+    found = np.asarray(jaxdp.epsilon(user, np.array([0.0, 1e-6])))
+    assert (found >= 0.0).all()
+    assert (found <= 3.0 * epsilon + 1e-11).all()
