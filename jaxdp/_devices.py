@@ -120,9 +120,9 @@ class Program:
         costs = one.costs
         overhead = costs.overhead * min(one.seconds / max(costs.run, 1e-9), 1.0)
         if (math.prod(batch) - 1) * overhead <= costs.tracing:
-            return Loan(one, costs.compilation + (costs.tracing if batch else 0.0)), True
+            return Loan(one, costs.saved + (costs.tracing if batch else 0.0)), True
         whole = Interpreted(self._full.trace(list(leaves)).jaxpr)
-        return Loan(whole, whole.costs.compilation), False
+        return Loan(whole, whole.costs.saved), False
 
     def _of_one_row(self, row: Sequence[Any]) -> "Interpreted":
         key = _shapes(row)
@@ -162,18 +162,20 @@ class Interpreted:
     Attributes:
       costs: of a run and of what is instead, by estimate.
       seconds: what the last run took, by estimate; what one may take, before the first.
+      least: what a run may as well take (see `_interpreter.Costs`).
     """
 
     def __init__(self, program: Any) -> None:
         self.costs = _interpreter.costs(program)
         self.seconds = 1.5 * self.costs.run  # (Loops may turn more often than is guessed.)
+        self.least = self.costs.least
         self._program, self._code = program, None
 
     def run(self, leaves: Sequence[Any], limit: float) -> list[Any]:
         """What it gives, if it takes no longer than the limit."""
         self._code = self._code or _interpreter.translated(self._program)
         answers = self._code.run(*leaves, limit=limit)
-        self.seconds = self._code.meter.spent
+        self.seconds = self.least = self._code.meter.spent
         return answers
 
 
@@ -192,13 +194,17 @@ class Loan:
     def run(self, rows: Sequence[Sequence[Any]]) -> list[list[Any]] | None:
         """What it gives for each row, None where the loan is used up."""
         program = self._program
-        if program is not None and len(rows) * program.seconds <= self._left:
+        if program is not None and self._affords(program, len(rows)):
             try:
                 return [self._spend(program, row) for row in rows]
             except (_interpreter.TooLong, _interpreter.Unknown):
                 pass
         self._program = None
         return None
+
+    def _affords(self, program: Interpreted, rows: int) -> bool:
+        """(Of one row it is tried, and given up where the loan ends.)"""
+        return (program.least if rows == 1 else rows * program.seconds) <= self._left
 
     def _spend(self, program: Interpreted, row: Sequence[Any]) -> list[Any]:
         answers = program.run(row, self._left)
