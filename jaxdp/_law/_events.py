@@ -46,6 +46,7 @@ _SURE = np.array([0.05, 0.2, 0.7, 2.0, 6.0, 15.0, 36.0])
 _TILTS = 3.0 ** -np.arange(13.0)
 _ROUNDED = 2.0**-44  # of a logarithm, and of 1: some hundred u
 _SUMMED = 2.0**-42  # of a sum over a coarse law's cells
+_LEAST = -700.0  # of a log mass: what underflows may be that
 
 Read = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
@@ -141,10 +142,9 @@ def _whole(terms: list[Term], cells: Masses) -> tuple[jax.Array, jax.Array]:
     log_all = jnp.float64(0.0)
     for term, (q, low, high) in zip(terms, cells, strict=True):
         count = jnp.asarray(term.count, jnp.float64)
-        some, used = (high != -jnp.inf) & (q != -jnp.inf), count > 0.0
-        known = jnp.where(some, q, 0.0), jnp.where(some, high, 0.0)
-        exponent = tilts[:, None] * known[0] + (1.0 - tilts[:, None]) * known[1]
-        each = log_sum_exp(jnp.where(some, exponent, -jnp.inf))
+        used = count > 0.0
+        q, high = jnp.maximum(q, _LEAST), jnp.maximum(high, _LEAST)
+        each = log_sum_exp(tilts[:, None] * q + (1.0 - tilts[:, None]) * high)
         finite = used & (each > -jnp.inf)
         each = jnp.where(finite, each, 0.0)  # (K(-s) <= 0, whatever is not known)
         log_mgf += jnp.where(used, count * each, 0.0)
@@ -172,7 +172,9 @@ def summed(terms: Terms, bound: jax.Array, side: int, epsilon: jax.Array) -> jax
     for term, count in zip(single, counts, strict=True):
         q, p = term.masses(share[None], jnp.full((1,), jnp.inf))
         allowance = lax.stop_gradient(_allowances.masses(q, p)) + term.mass_error
-        known &= ~jnp.any(jnp.isnan(q + p + allowance))
+        # (Without a mass, though there are such losses, it has underflowed: how far, is not known.)
+        empty = (p == -jnp.inf) & (share < jnp.asarray(term.support[1], jnp.float64))
+        known &= ~jnp.any(empty | jnp.isnan(q + p + allowance))
         # (Of a threshold's event, P - e^share Q >= 0 but for rounding.)
         some = (p > -jnp.inf) & (q > -jnp.inf)
         loss = jnp.where(some, p, 0.0) - jnp.where(some, q, 0.0) + 2.0 * allowance
