@@ -157,7 +157,7 @@ def compare_samplers(
 def _possible(num_examples: int, batch_size: int, min_separation: int) -> list[str]:
     """Those of SCHEMES that there are: an epoch must have as many batches as are to be apart."""
     apart = num_examples >= min_separation * batch_size
-    return [s for s in SCHEMES if apart or s not in ("cyclic poisson", "b-min-sep")]
+    return [s for s in SCHEMES if apart or s not in _builders.SEPARATED]
 
 
 def _named(scheme: Any) -> tuple[Any, Any]:

@@ -36,6 +36,7 @@ Batches = Literal[
     "shuffled",
 ]
 BATCHES: tuple[Batches, ...] = get_args(Batches)
+SEPARATED: tuple[Batches, ...] = "cyclic poisson", "b-min-sep"  # a record's batches lie b apart
 MIN_SEPARATION = 4  # b, if not given
 
 _REFUSED = {  # the neighbours that a scheme has no proven bound for, and why
@@ -267,7 +268,7 @@ def training(
         batches = "poisson"  # nothing is ever cut
     b = MIN_SEPARATION if min_separation is None else min_separation
     b = _checks.whole_number("min_separation", b)
-    if batches in ("cyclic poisson", "b-min-sep") and n / size < b:  # (such batches do not exist)
+    if batches in SEPARATED and n / size < b:  # (such batches do not exist)
         raise ValueError(
             f"min_separation must be at most num_examples/batch_size, {int(n // size)} here, for "
             f"batches {batches!r}, got {b}"

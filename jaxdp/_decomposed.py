@@ -82,9 +82,5 @@ def decomposed(
         at = conditional(loss, rate, t, direction)
         moved = at.epsilon - _SLACK * (1.0 + np.abs(loss) + np.abs(at.epsilon))
         log_h = np.asarray(at.log_factor + law.log_hockey_stick(moved) + _SLACK)
-    losses, masses, infinity = _privacy_loss_table.above(loss, np.minimum(log_h, 0.0))
-    # (One shape, one program: points without mass are none.)
-    room = (0, law.log_mass.shape[-1] - losses.size)
-    losses, masses = np.pad(losses, room), np.pad(masses, room)
-    with np.errstate(divide="ignore"), jax.enable_x64(True):
-        return LossDistribution(losses, np.log(masses), infinity)
+    table = _privacy_loss_table.above(loss, np.minimum(log_h, 0.0))
+    return _privacy_loss_table.as_pair(table, law.log_mass.shape[-1])

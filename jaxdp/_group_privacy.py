@@ -262,8 +262,5 @@ def _table(
     ends = np.log(steps[[0, -1]])
     ends = ends[(-2.0 * low < ends) & (ends < 2.0 * high)]
     loss = np.unique(np.concatenate([np.linspace(-low, high, points), ends, [0.0]]))
-    losses, masses, infinity = _privacy_loss_table.above(loss, r.log_h(loss), known)
-    room = (0, (1 << (max(loss.size, losses.size) - 1).bit_length()) - losses.size)
-    losses, masses = np.pad(losses, room), np.pad(masses, room)
-    with np.errstate(divide="ignore"), jax.enable_x64(True):
-        return LossDistribution(losses, np.log(masses), infinity)
+    table = _privacy_loss_table.above(loss, r.log_h(loss), known)
+    return _privacy_loss_table.as_pair(table, loss.size)

@@ -95,12 +95,8 @@ def intersection(
         loss = np.concatenate([np.linspace(-low, high, points), *exact, [0.0]])
         loss = np.unique(loss[np.abs(loss) <= _FARTHEST])
         log_h = np.min([curve(loss) for curve in curves], axis=0)
-    losses, masses, infinity = _privacy_loss_table.above(loss, log_h, (left, right))
-    # (One shape, one program: points without mass are none.)
-    room = (0, (1 << (max(loss.size, losses.size) - 1).bit_length()) - losses.size)
-    losses, masses = np.pad(losses, room), np.pad(masses, room)
-    with np.errstate(divide="ignore"), jax.enable_x64(True):
-        return LossDistribution(losses, np.log(masses), infinity)
+    table = _privacy_loss_table.above(loss, log_h, (left, right))
+    return _privacy_loss_table.as_pair(table, loss.size)
 
 
 def _curve(part: Any, direction: str, method: Method | None) -> Callable[[np.ndarray], np.ndarray]:

@@ -67,6 +67,15 @@ def above(
     return np.log(g), q * g, infinity
 
 
+def as_pair(table: Table, points: int) -> LossDistribution:
+    """It as a mechanism. (One shape, one program: points without mass are none.)"""
+    losses, masses, infinity = table
+    room = (0, (1 << (max(points, losses.size) - 1).bit_length()) - losses.size)
+    losses, masses = np.pad(losses, room), np.pad(masses, room)
+    with np.errstate(divide="ignore"), jax.enable_x64(True):
+        return LossDistribution(losses, np.log(masses), infinity)
+
+
 def _minorant(
     first: float, value: float, g: np.ndarray, h: np.ndarray
 ) -> tuple[np.ndarray, float, np.ndarray, float]:

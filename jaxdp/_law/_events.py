@@ -33,7 +33,7 @@ from jaxdp._law import _allowances
 from jaxdp._law._begins import log_sum_exp
 from jaxdp._law._grid import nudge
 from jaxdp._law._plan import Plan
-from jaxdp._law._saddle import pilot_edges
+from jaxdp._law._saddle import pilot_cells
 from jaxdp._law._terms import Term, Terms
 from jaxdp._special import log1mexp, log1p
 
@@ -64,11 +64,10 @@ def with_events(terms: Terms, bound: jax.Array, side: int, plan: Plan, read: Rea
     tails, tops, cells = [], [], []
     for term, step in single:  # (all kinds by one call, which is long to compile)
         own = _thresholds_of_step(term, step.centre)
-        edges = lax.stop_gradient(pilot_edges(term, rough=True))
-        ends = jnp.array([-jnp.inf]), jnp.array([jnp.inf])
-        lo = jnp.concatenate([thresholds, own, ends[0], edges])
+        lo, hi = lax.stop_gradient(pilot_cells(term, rough=True))
         beyond = jnp.full((thresholds.size + own.size,), jnp.inf)
-        q, p = term.masses(lo, jnp.concatenate([beyond, edges, ends[1]]))
+        lo, hi = jnp.concatenate([thresholds, own, lo]), jnp.concatenate([beyond, hi])
+        q, p = term.masses(lo, hi)
         allowance = _allowances.masses(q, p) + term.mass_error
         q, low, high = q + allowance, p - allowance, p + allowance
         few, many = thresholds.size, beyond.size
@@ -143,7 +142,9 @@ def _whole(terms: list[Term], cells: Masses) -> tuple[jax.Array, jax.Array]:
     for term, (q, low, high) in zip(terms, cells, strict=True):
         count = jnp.asarray(term.count, jnp.float64)
         used = count > 0.0
-        q, high = jnp.maximum(q, _LEAST), jnp.maximum(high, _LEAST)
+        # (Selected, not the larger one: what is no mass may have no derivative, and nan is kept.)
+        q, high = (jnp.where(x < _LEAST, _LEAST, x) for x in (q, high))
+        low = jnp.where(low < _LEAST, -jnp.inf, low)
         each = log_sum_exp(tilts[:, None] * q + (1.0 - tilts[:, None]) * high)
         finite = used & (each > -jnp.inf)
         each = jnp.where(finite, each, 0.0)  # (K(-s) <= 0, whatever is not known)
@@ -178,9 +179,9 @@ def summed(terms: Terms, bound: jax.Array, side: int, epsilon: jax.Array) -> jax
         # (Of a threshold's event, P - e^share Q >= 0 but for rounding.)
         some = (p > -jnp.inf) & (q > -jnp.inf)
         loss = jnp.where(some, p, 0.0) - jnp.where(some, q, 0.0) + 2.0 * allowance
-        gap = jnp.where(some, jnp.minimum(share - loss, -_ROUNDED * share), -1.0)
-        finite = jnp.where(some, p + allowance + log1mexp(gap), p + allowance)[0]
-        own = log_add(finite, jnp.asarray(term.log_tau_p, jnp.float64))
+        loss = jnp.where(some, jnp.maximum(loss, share * (1.0 + _ROUNDED)), jnp.inf)
+        _, finite = delta_at(share)(loss, p + allowance)
+        own = log_add(finite[0], jnp.asarray(term.log_tau_p, jnp.float64))
         used = count > 0.0
         steps = jnp.log(jnp.where(used, count, 1.0))
         total = log_add(total, jnp.where(used, own + steps, -jnp.inf))

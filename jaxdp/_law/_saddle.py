@@ -73,7 +73,14 @@ class Moments(NamedTuple):
     variance: jax.Array
 
 
-def pilot_edges(term: Term, rough: bool, many: bool = False) -> jax.Array:
+def pilot_cells(term: Term, rough: bool, many: bool = False) -> tuple[jax.Array, jax.Array]:
+    """All of the line, in cells that begin and end there."""
+    edges = _pilot_edges(term, rough, many)
+    ends = jnp.array([-jnp.inf]), jnp.array([jnp.inf])
+    return jnp.concatenate([ends[0], edges]), jnp.concatenate([edges, ends[1]])
+
+
+def _pilot_edges(term: Term, rough: bool, many: bool) -> jax.Array:
     """A ladder about 0, and one from each finite end of the support inwards.
 
     An atom at an end has a cell of its own, and what lies next to it is seen at any tilt.
@@ -101,14 +108,12 @@ def coarse_atoms(terms: Terms, rough: bool = False) -> Atoms:
     """
 
     def one(term: Term, many: bool = False) -> Atoms:
-        edges = pilot_edges(term, rough or many, many)
-        lo = jnp.concatenate([jnp.array([-jnp.inf]), edges])
-        hi = jnp.concatenate([edges, jnp.array([jnp.inf])])
+        lo, hi = pilot_cells(term, rough or many, many)
         log_q, log_p = term.masses(lo, hi)
         some = (log_q > -jnp.inf) & (log_p > -jnp.inf) & (hi > lo)
         loss = jnp.where(some, log_p - log_q, 0.0)
         count = jnp.asarray(term.count, jnp.float64)
-        return Atoms(jnp.where(some, log_p, -jnp.inf), loss, count, edges)
+        return Atoms(jnp.where(some, log_p, -jnp.inf), loss, count, hi[:-1])
 
     rows = []
     for term in terms:

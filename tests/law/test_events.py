@@ -116,6 +116,40 @@ def test_rare_large_losses_next_to_epsilon_zero(rare, steps):
                 assert bound <= found * mp.mpf("1.12") + mp.mpf("1e-13") * rare * steps
 
 
+@pytest.mark.parametrize("add", [False, True])
+def test_the_whole_loss_is_above_what_chernoff_says(add):
+    """Breaks by 1e-9 on the wrong side: neither loss nor probability is more than of exact masses.
+
+    The record makes an outcome of .3 one of .6: the number of them is binomial.
+    """
+    steps, (p, q) = 400, (0.3, 0.6) if add else (0.6, 0.3)
+    (step,) = terms_of(jaxdp.FinitePair([0.6, 0.4], [0.3, 0.7]))
+    step = orient_one(step._replace(count=float(steps)), jnp.asarray(add))
+    edges = jnp.array([-0.1, 0.1])
+    lo, hi = jnp.append(-jnp.inf, edges), jnp.append(edges, jnp.inf)
+    log_q, log_p = step.masses(lo, hi)
+    room = _allowances.masses(log_q, log_p)
+    losses, log_chances = _events._whole([step], [(log_q + room, log_p - room, log_p + room)])
+    with mp.workdps(40):
+        p, q = mp.mpf(p), mp.mpf(q)
+        one = [(p, mp.log(p / q)), (1 - p, mp.log((1 - p) / (1 - q)))]
+        for sure, loss, log_p in zip(_events._SURE, losses, log_chances, strict=True):
+            tilts = [mp.mpf(float(s)) for s in _events._TILTS]
+            best = max(
+                (-sure - steps * mp.log(mp.fsum(m * mp.exp(-s * x) for m, x in one))) / s
+                for s in tilts
+            )
+            assert 0 <= best - mp.mpf(float(loss)) < 1e-9 * (1 + abs(best))
+            log_sure = mp.log(-mp.expm1(-mp.mpf(sure)))
+            assert 0 <= log_sure - mp.mpf(float(log_p)) < 1e-8  # (sums of cells, 400 times)
+            above = mp.fsum(
+                mp.binomial(steps, k) * p**k * (1 - p) ** (steps - k)
+                for k in range(steps + 1)
+                if k * one[0][1] + (steps - k) * one[1][1] > float(loss)
+            )
+            assert above >= mp.exp(float(log_p))
+
+
 def test_the_sum_of_all_steps_is_above_their_composition():
     """Of steps of different kinds, one that fails among them, at any epsilon: never below delta."""
     parts = [
