@@ -32,6 +32,7 @@ from jaxdp._special import log1p
 _STEPS = 60
 _SINGLE = 2.0**-21  # of the magnitudes in exponents, where fields were rounded to 32 bits
 _LARGEST_EXPONENT = 690.0
+_LIFT = 600.0  # of masses, so that what underflows is less than any delta
 
 
 def losses(law: Any) -> jax.Array:
@@ -187,7 +188,7 @@ def anchored(law: Any, single: bool = False) -> tuple[jax.Array, jax.Array]:
     """The anchor and log H there. Where it is is a choice, among the points of the grid."""
     frozen = jax.lax.stop_gradient(law)
     at = losses(frozen)
-    log_h = _log_from(frozen, at, log_positive(_curve_at_points(frozen)), single)
+    log_h = log_at_points(frozen, single)
     if law.upper:
         least = -frozen.largest_reversed
         # The slope of the chord; the reading of the other direction is about 2^-50 (1 + 1/g) off.
@@ -204,20 +205,28 @@ def anchored(law: Any, single: bool = False) -> tuple[jax.Array, jax.Array]:
     return anchor, log_direct(law, anchor, single)
 
 
-def _curve_at_points(law: Any) -> jax.Array:
-    """The curve of the masses at the points themselves, on the law's side, from positive terms.
+def log_at_points(law: Any, single: bool) -> jax.Array:
+    """`log_direct` at the losses of the grid, all at once."""
+    return _log_from(law, losses(law), _log_masses_at_points(law), single)
 
-    R_k = g_k Q{from k on} = p_k + e^-h R_{k+1} and C_{k-1} = C_k + (1 - e^-h) R_k.
+
+def _log_masses_at_points(law: Any) -> jax.Array:
+    """log of the curve of the masses at the points themselves, on the law's side.
+
+    From positive terms: R_k = g_k Q{from k on} = p_k + e^-h R_{k+1} and
+    C_{k-1} = C_k + (1 - e^-h) R_k. The points are rounded, by r: read so far on the safe side, the
+    curve is at most C_k + (1 - e^-r) R_k and at least C_k - (e^r - 1) e^-h R_{k+1}. (Twice that is
+    taken, for R's own rounding.)
     """
     side = 1 if law.upper else -1
     size = law.log_mass.shape[-1]
-    from_here = _allowances.fading(jnp.exp(law.log_mass), law.spacing)
-    rises = -jnp.expm1(-law.spacing) * from_here[1:]
-    curve = jnp.append(_allowances.running(rises, reverse=True), 0.0)
-    curve = curve * (1.0 + side * _allowances.running_sums(size))
-    # The points are rounded: a curve's slope in eps is at most its P-mass, 1.
-    curve += side * (_allowances.lattice(law.start, law.spacing, size) + 1e-290)
-    return jnp.maximum(curve, 0.0)
+    here = _allowances.fading(jnp.exp(law.log_mass + _LIFT), law.spacing)
+    after = jnp.append(here[1:], 0.0)
+    curve = _allowances.running(-jnp.expm1(-law.spacing) * after, reverse=True)
+    moved = 2.0 * jnp.expm1(_allowances.lattice(law.start, law.spacing, size))
+    curve += side * (moved * (here if law.upper else after) + 1e-290)
+    curve *= 1.0 + side * _allowances.running_sums(size)
+    return log_positive(curve) - _LIFT
 
 
 def epsilon(law: Any, delta: jax.Array, direct: bool, single: bool = False) -> jax.Array:
@@ -268,7 +277,7 @@ def tradeoff(law: Any, fpr: jax.Array, direct: bool, single: bool = False) -> ja
     rough = _allowances.lattice(law.start, law.spacing, at.shape[0]) + 16.0 * _allowances.UNIT
     if single:
         rough += _SINGLE * (jnp.abs(law.start) + jnp.abs(at[-1]))
-    log_masses = log_positive(_curve_at_points(law))
+    log_masses = _log_masses_at_points(law)
     reading = _tradeoff_above if law.upper else _tradeoff_below
     best = jnp.clip(reading(law, fpr, at, log_masses, rough, direct, single), 0.0, 1.0)
     return jnp.where(jnp.isnan(law.start + law.anchor + fpr), jnp.nan, best)

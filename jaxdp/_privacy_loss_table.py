@@ -23,9 +23,11 @@ the masses below less.
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _privacy_loss_readings as readings
@@ -184,8 +186,7 @@ def table(law: Any) -> Table:
     with jax.enable_x64(True):
         if not law.upper:
             return _meeting(_sure(law, single))
-        loss = np.asarray(readings.losses(law))
-        log_h = _bounds(law, loss, single)
+        loss, log_h, _ = map(np.asarray, _bounds(law, single))
     return above(loss, log_h)
 
 
@@ -197,11 +198,11 @@ def _table_of_both(law: Any, other: Any) -> Table | None:
             return _below_both(*(_sure(x, single) for single, x in known))
         sides, at_zero = [], 1.0
         for single, x in known:
-            loss = np.asarray(readings.losses(x))
-            loss = np.concatenate([[0.0], loss[(loss > 0.0) & (loss < _FARTHEST)]])
-            h = np.exp(_bounds(x, loss, single)) * (1.0 + _rough(loss.size))
-            sides.append((loss[1:], h[1:]))
-            at_zero = min(at_zero, float(h[0]))
+            loss, log_h, zero = map(np.asarray, _bounds(x, single))
+            used = (loss > 0.0) & (loss < _FARTHEST)
+            rough = 1.0 + _rough(loss.size)
+            sides.append((loss[used], np.exp(log_h[used]) * rough))
+            at_zero = min(at_zero, float(np.exp(zero)) * rough)
     return _above_both(sides[0], sides[1], at_zero)
 
 
@@ -214,19 +215,11 @@ def _in_full(law: Any) -> tuple[bool, Any]:
     return single, jax.tree.map(lambda x: np.asarray(x, np.float64), law)
 
 
-@jax.jit
-def _wide(law: Any, loss: Any) -> Any:
-    return jax.lax.map(lambda e: readings.log_direct(law, e, False), loss, batch_size=256)
-
-
-@jax.jit
-def _rounded(law: Any, loss: Any) -> Any:
-    return jax.lax.map(lambda e: readings.log_direct(law, e, True), loss, batch_size=256)
-
-
-def _bounds(law: Any, loss: np.ndarray, single: bool) -> np.ndarray:
-    """The certified log H at the points of the grid."""
-    return np.asarray((_rounded if single else _wide)(law, loss))
+@functools.partial(jax.jit, static_argnums=1)
+def _bounds(law: Any, single: bool) -> tuple[jax.Array, ...]:
+    """The points of the grid and the certified log H there, and log H at 0."""
+    zero = readings.log_direct(law, jnp.zeros(()), single)
+    return readings.losses(law), readings.log_at_points(law, single), zero
 
 
 def pair(law: Any) -> LossDistribution:

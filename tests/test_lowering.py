@@ -219,3 +219,25 @@ def test_a_query_lowers_for_accelerators(name, monkeypatch):
     found = sequential(program)
     assert found[0] <= steps
     assert found[1] <= loops
+
+
+def largest_array(jaxpr) -> int:
+    """How many numbers the largest array has that a program works out."""
+    inner = itertools.chain(*(_programs(e.params) for e in jaxpr.eqns))
+    sizes = (int(np.prod(v.aval.shape)) for e in jaxpr.eqns for v in e.outvars)
+    return max([0, *sizes, *map(largest_array, inner)])
+
+
+@pytest.mark.parametrize("family", [jaxdp.FinitePair, jaxdp.LossDistribution])
+def test_many_outcomes_are_not_compared_with_every_threshold(family):
+    """Breaks when intervals of a long table are not sums of a tree: 2e7 numbers, and seconds."""
+    p = np.arange(1.0, 4001.0)
+    p /= p.sum()
+    if family is jaxdp.FinitePair:
+        step = jaxdp.FinitePair(p, p[::-1])
+    else:
+        step = jaxdp.LossDistribution(np.log(p / p[::-1]), np.log(p))
+    run = jaxdp.Composed([step, step])
+    with jax.enable_x64(True):
+        program = jax.make_jaxpr(lambda d: jaxdp.epsilon(run, d, direction="remove"))(1e-5)
+    assert 4000 <= largest_array(program.jaxpr) < 2**20

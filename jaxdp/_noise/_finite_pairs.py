@@ -17,10 +17,12 @@ from jaxdp import _checks, _divergences, _rates, _special
 from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import Base, Direction, mechanism
 from jaxdp._mechanisms._base import Masses
+from jaxdp._noise import _atoms
 from jaxdp._special import log1p
 
 _SUM_TOLERANCE = 1e-5  # float32 callers
 _MOST = 0.999
+_FEW = 128  # outcomes, that are compared with every interval: of more a tree is made
 
 
 def check_distribution(name: str, value: Any, ndim: int) -> None:
@@ -158,6 +160,8 @@ class FiniteFamily(Base):
 
     def _masses_function(self) -> Masses:
         loss, weight = _finite_loss(*self._logs())
+        if loss.shape[0] > _FEW:
+            return lambda lo, hi: _atoms.interval_log_masses(lo, hi, loss, weight, weight + loss)
         return lambda lo, hi: _divergences.atom_log_masses(lo, hi, loss, weight)
 
     def sample(self, key: jax.Array, value: Any) -> jax.Array:

@@ -10,8 +10,7 @@ from jax.typing import ArrayLike
 from jaxdp import _checks, _special
 from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import mechanism
-from jaxdp._noise import _atoms
-from jaxdp._noise._finite_pairs import FiniteFamily, _finite_loss
+from jaxdp._noise._finite_pairs import FiniteFamily
 
 _TOLERANCE = 1e-5  # of sums of masses, for float32 callers
 _ROUNDING = 2.0**-46  # of sums per thousand masses, so little is no mass
@@ -104,11 +103,6 @@ class LossDistribution(FiniteFamily):
         log_p = jnp.concatenate([log_p, lost[None], nothing])
         log_q = jnp.concatenate([log_q, nothing, log_rest[None]])
         return tuple(jnp.where(good, x, jnp.nan) for x in (log_p, log_q))
-
-    def _log_masses(self, lo: jax.Array, hi: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """By a tree, tables being long."""
-        loss, weight = _finite_loss(*self._logs())
-        return _atoms.interval_log_masses(lo, hi, loss, weight, weight + loss)
 
 
 def _lacking(losses: jax.Array, log_p: jax.Array, lost: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxdp
+from jaxdp import _privacy_loss_readings as readings
 
 MECHANISM = jaxdp.Composed([jaxdp.Laplace(2.0), jaxdp.ApproximateDP(0.3, 1e-4)])
 EPSILONS = np.array([-1.0, -0.2, 0.0, 0.3, 0.6, 0.75, 2.0])
@@ -181,3 +182,20 @@ def test_a_law_in_32_bits_and_what_has_no_table(laws):
         jaxdp.privacy_loss(jaxdp.Laplace(2.0), delta=[1e-2, 1e-3]).as_mechanism()
     with pytest.raises(TypeError, match="traced"):
         jax.jit(lambda x: x.as_mechanism().losses)(laws["upper"])
+
+
+@pytest.mark.parametrize("side", ["upper", "lower"])
+@pytest.mark.parametrize("delta", [1e-2, 1e-100, 1e-290])
+def test_reading_a_law_at_all_points_is_reading_it_at_each(side, delta):
+    """Breaks when sums over the grid lose digits far out, or what underflows is too much there."""
+    with jax.enable_x64(True):
+        law = jaxdp.privacy_loss(jaxdp.Gaussian(0.5), delta=delta, side=side, direction="remove")
+        assert law.log_mass.dtype == np.float64
+        loss = np.asarray(readings.losses(law))
+        chosen = np.linspace(0, loss.size - 1, 200).astype(int)
+        each = np.asarray(jax.vmap(lambda e: readings.log_direct(law, e, False))(loss[chosen]))
+        at_once = np.asarray(readings.log_at_points(law, False))[chosen]
+    np.testing.assert_array_equal(np.isfinite(at_once), np.isfinite(each))
+    some = np.isfinite(each)
+    np.testing.assert_allclose(np.exp(at_once[some] - each[some]), 1.0, rtol=3e-8)
+    assert np.min(each[some]) < 0.8 * np.log(delta)
