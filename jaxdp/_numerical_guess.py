@@ -21,12 +21,19 @@ _LEAST, _ROOM, _LIGHTER = -650.0, 8.0, 1.25  # lighter tails: so many times the 
 
 
 def _spread(m: Mechanism) -> jax.Array:
-    """About the variance of the privacy loss."""
+    """About the variance of the privacy loss, no extreme number."""
+    return jnp.clip(_variance(m), 1e-6, 1e4)
+
+
+def _variance(m: Mechanism) -> jax.Array:
     total = jnp.float64(0.0)
     for t in _curve.canonical_terms(m):
         step = t.mechanism
         if isinstance(step, Average):
             one = _spread(step.mechanism) / step.num_steps
+            one *= getattr(step, "num_selected", 1.0) ** 2
+        elif hasattr(step, "copies"):  # a schedule's
+            one = jnp.sum(step._mapped(lambda m, n: n * _variance(m)))
         elif isinstance(step, PoissonSampled):
             one = _spread(step.mechanism) * step.sampling_probability**2
         elif step._by_curve and step._held():  # (what is selected makes delta larger)
@@ -37,7 +44,7 @@ def _spread(m: Mechanism) -> jax.Array:
         else:
             one = 2.0 * step._rate(jnp.float64(1.0))
         total += t.multiplicity * jnp.where(jnp.isfinite(one), one, 1.0)
-    return jnp.clip(total, 1e-6, 1e4)
+    return total
 
 
 def as_gaussian(m: Mechanism, epsilon: jax.Array) -> jax.Array:
@@ -79,20 +86,23 @@ def of_averages(
     """About log delta: the largest of one average's, and of several kinds what a Gaussian says."""
     terms = _curve.canonical_terms(m)
     averages = [t for t in terms if isinstance(t.mechanism, Average)]
-    # (The parts into which one allocation is split, which hold the same step, say the same.)
-    kinds = {id(t.mechanism.mechanism): t for t in reversed(averages)}.values()
+    # The parts into which one allocation is split, which hold the same step, count together.
+    kinds: dict[int, list[Any]] = {}
+    for t in averages:
+        kinds.setdefault(id(t.mechanism.mechanism), []).append(t)
     beside = lax.stop_gradient(_gaussian_variance(m))
 
-    def of(t: Any) -> jax.Array:
-        numbers = (t.mechanism.num_steps, epsilon, t.multiplicity)
+    def of(parts: list[Any]) -> jax.Array:
+        number = sum(jnp.asarray(t.multiplicity, jnp.float64) for t in parts)
+        numbers = (parts[0].mechanism.num_steps, epsilon, number)
         return _average_guess.guess_log_delta(
-            step(t.mechanism),
+            step(parts[0].mechanism),
             *(jnp.asarray(x, jnp.float64) for x in numbers),
             beside=beside,
             s=s,
         )
 
-    guess = functools.reduce(jnp.maximum, [of(t) for t in kinds])
+    guess = functools.reduce(jnp.maximum, [of(parts) for parts in kinds.values()])
     # (A schedule's steps may be tests of a choice, which have no moments to take a Gaussian by.)
     if len(kinds) == 1 or any(hasattr(t.mechanism, "copies") for t in terms):
         return guess

@@ -152,6 +152,10 @@ class PrivacyLoss(_structure.Compared):
         both = Composed([self.as_mechanism(), other.as_mechanism()])
         return self._composed_with(both, other)
 
+    def __radd__(self, other: int) -> "PrivacyLoss":
+        """(What `sum` begins with is 0.)"""
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
     def __mul__(self, count: int) -> "PrivacyLoss":
         """The law of so many independent releases."""
         if isinstance(count, bool) or not isinstance(count, (int, np.integer)):
@@ -270,7 +274,7 @@ class PrivacyLoss(_structure.Compared):
           ValueError: for alpha outside (1, inf) or another direction.
         """
         _checks.check("alpha", alpha, _checks.FINITE_ORDER)
-        return self._read(_renyi, alpha, direction, "nearest")
+        return self._read(readings.renyi, alpha, direction, "nearest")
 
     def tradeoff(self, fpr: ArrayLike, *, direction: Direction = "remove") -> jax.Array:
         """The type II error at type I error fpr: a lower bound if the law is `upper`.
@@ -392,7 +396,3 @@ def _built(m, delta, add, side, size):
 def _curve_of(law, epsilon, direct, single):
     safe = _divergences.exp_up if law.upper else _divergences.exp_down
     return safe(readings.log_curve(law, epsilon, direct, single))
-
-
-def _renyi(law, alpha, direct, single):
-    return readings.renyi(law, alpha, direct)

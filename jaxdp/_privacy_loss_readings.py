@@ -357,8 +357,8 @@ def success(law: Any, prior: jax.Array, direct: bool, single: bool = False) -> j
     return jnp.where(inside, value, jnp.where(known, 1.0, jnp.nan))
 
 
-def renyi(law: Any, alpha: jax.Array, direct: bool) -> jax.Array:
-    """Of the finite losses of the grid."""
+def renyi(law: Any, alpha: jax.Array, direct: bool, single: bool = False) -> jax.Array:
+    """Of the finite losses of the grid; a number, not a bound, in either precision."""
     power = alpha - 1.0 if direct else -alpha
     exponent = law.log_mass + power * losses(law)
     return special.logsumexp(exponent, axis=-1) / (alpha - 1.0)

@@ -300,6 +300,10 @@ def test_an_interruption_says_how_to_go_on(tmp_path, monkeypatch):
     result = invoke(tmp_path / "t.csv", "--output", tmp_path / "o.csv")
     assert result.exit_code == 130
     assert "jaxdp calibrate 'my table.csv' --resume\n" in result.stderr
+    assert "no row is finished" in result.stderr
+    (tmp_path / "o.csv").write_text("row\n")
+    again = invoke(tmp_path / "t.csv", "--output", tmp_path / "o.csv", "--resume")
+    assert f"the rows in {tmp_path / 'o.csv'} are finished" in again.stderr
 
 
 def test_progress_on_a_pipe_counts_what_is_left(monkeypatch, capsys):

@@ -370,3 +370,12 @@ def test_nan_between_the_intervals_that_are_looked_at_is_on_the_safe_side():
     below = np.arange(truth.size) == 2  # of two bounds
     assert np.all(np.where(below, holed <= truth, holed >= truth * (1.0 - 1e-12)))
     assert holed[6] > truth[6]  # by the largest loss: some of the masses are nan indeed
+
+
+def test_a_delta_of_just_the_infinite_mass_is_met_by_the_largest_loss():
+    """Breaks when that mass is divided by a sum of 1 and a rounding: epsilon was infinite."""
+    m = jaxdp.LossDistribution([0.5, -0.5], np.log([0.5, 0.4]), infinity_mass=0.1)
+    with jax.enable_x64(True):
+        low, high = jaxdp.epsilon_bounds(m, np.array([0.1, 0.1 - 1e-15]), direction="remove")
+    np.testing.assert_allclose(low, 0.5, rtol=1e-10)
+    np.testing.assert_allclose(high, [0.5, np.inf], rtol=1e-10)

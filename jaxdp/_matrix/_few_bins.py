@@ -83,7 +83,7 @@ def _nodes(r: jax.Array) -> jax.Array:
     k = np.arange(1, outer + 1)[:, None]
     more = jnp.maximum(_REACH - _ABOUT - step * outer, 0.0) / outer**2
     tail = step * k + more * k * k
-    return lax.stop_gradient(jnp.concatenate([even[0] - tail[::-1], even, even[-1] + tail]))
+    return jnp.concatenate([even[0] - tail[::-1], even, even[-1] + tail])
 
 
 def _on_grid(of_axes: list[jax.Array]) -> jax.Array:

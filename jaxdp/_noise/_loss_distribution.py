@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _special
+from jaxdp import _checks, _divergences, _special
 from jaxdp import _special_subnormal as subnormal
-from jaxdp._mechanisms import mechanism
+from jaxdp._mechanisms import Direction, mechanism
 from jaxdp._noise._finite_pairs import FiniteFamily
 
 _TOLERANCE = 1e-5  # of sums of masses, for float32 callers
@@ -103,6 +103,16 @@ class LossDistribution(FiniteFamily):
         log_p = jnp.concatenate([log_p, lost[None], nothing])
         log_q = jnp.concatenate([log_q, nothing, log_rest[None]])
         return tuple(jnp.where(good, x, jnp.nan) for x in (log_p, log_q))
+
+    def _failure(self, direction: Direction) -> jax.Array:
+        """Of P the field itself, where all masses sum to 1 but for rounding."""
+        above = super()._failure(direction)
+        if direction == "add":
+            return above
+        log_p, tau = jnp.asarray(self.log_masses), jnp.asarray(self.infinity_mass)
+        excess = jnp.sum(jnp.exp(log_p)) + tau - 1.0
+        exact = jnp.abs(excess) <= _divergences.SLACK * (log_p.shape[0] + 4.0)
+        return jnp.where(exact, jnp.minimum(tau, above), above)
 
 
 def _lacking(losses: jax.Array, log_p: jax.Array, lost: jax.Array) -> tuple[jax.Array, jax.Array]:

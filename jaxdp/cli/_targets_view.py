@@ -91,8 +91,9 @@ def _say_how_to_continue(output: pathlib.Path) -> None:
     command = ["jaxdp", *sys.argv[1:]]
     if "--resume" not in command:
         command.append("--resume")
+    done = f"the rows in {output} are" if output.exists() else "no row is"
     print(
-        f"\nInterrupted; the rows in {output} are finished. Continue with\n  {shlex.join(command)}",
+        f"\nInterrupted; {done} finished. Continue with\n  {shlex.join(command)}",
         file=sys.stderr,
     )
 

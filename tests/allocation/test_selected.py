@@ -104,3 +104,21 @@ def test_gradients_of_the_bound_from_below_agree_with_differences():
     ends = jit(jax.vmap(least))(np.concatenate([at + np.diag(step), at - np.diag(step)]))
     assert np.isfinite(value)
     np.testing.assert_allclose(slopes, (ends[:2] - ends[2:]) / (2.0 * step), rtol=2e-2)
+
+
+def test_blocks_that_have_to_be_spent_together():
+    """Breaks when delta is guessed by one of the blocks, whose loss never reaches such epsilons."""
+    at = np.array([0.3, 0.45, 0.5, 0.6])
+    x = np.exp(0.3645)  # the ratio of one outcome, 1/x that of the other
+    losses, weights = np.zeros(1), np.ones(1)
+    for t in (3, 4):
+        ups = np.arange(t + 1)
+        q = np.array([math.comb(t, i) for i in ups]) * x ** (t - ups) / (1.0 + x) ** t
+        mean = (ups * x + (t - ups) / x) / t
+        losses = (losses[:, None] - np.log(mean)).ravel()
+        weights = (weights[:, None] * q).ravel()
+    truth = [np.sum(weights * np.maximum(-np.expm1(e - losses), 0.0)) for e in at]
+    run = jaxdp.RandomAllocation(jaxdp.RandomizedResponse(0.3645), 7, 2)
+    got = np.asarray(jaxdp.delta(run, at, direction="add"))
+    assert np.all(got >= np.array(truth) * (1.0 - 1e-6))
+    np.testing.assert_allclose(got, truth, rtol=2e-3)

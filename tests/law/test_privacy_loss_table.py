@@ -96,6 +96,7 @@ def test_sums_and_samples_of_tables_know_both_directions():
             truth = float(jaxdp.epsilon(jaxdp.Repeated(step, 100), 1e-5, direction=direction))
             got = float((law + law).epsilon(1e-5, direction=direction))
             assert truth * 0.999 <= got <= truth * 1.005
+            assert float(sum([law, law]).epsilon(1e-5, direction=direction)) == got
             exact = jaxdp.PoissonSampled(jaxdp.Repeated(step, 50), 0.5)
             low, _ = jaxdp.epsilon_bounds(exact, 1e-5, direction=direction)
             assert low <= jaxdp.epsilon(run, 1e-5, direction=direction) <= 1.002 * low
