@@ -21,6 +21,11 @@ def student(y, scale, freedom):
     return -0.5 * (freedom + 1.0) * jnp.log1p((y / scale) ** 2 / freedom)
 
 
+def stretched(y, scale):
+    """That of noise with a cusp and heavy tails."""
+    return -jnp.sqrt(y / scale)
+
+
 def gaussian(y, sigma):
     """That of a Gaussian."""
     return -0.5 * (y / sigma) ** 2
@@ -105,6 +110,14 @@ def own() -> list[Node]:
             lambda s, c, d: jaxdp.AdditiveNoise(laplace, (s,), sensitivity=d, support=c * s),
             lambda s, c, d: pairs.truncated_laplace(d / s, _rounded(c, s)),
             "jaxdp.AdditiveNoise(laplace, ({0},), sensitivity={2}, support={1}*{0})",
+            engine=True,
+        ),
+        node(
+            "AdditiveNoise(stretched)",
+            [LEVEL, positive],
+            lambda s, d: jaxdp.AdditiveNoise(stretched, (s,), sensitivity=d, turns=1),
+            lambda s, d: pairs.Stretched(d / s),
+            "jaxdp.AdditiveNoise(stretched, ({0},), sensitivity={1}, turns=1)",
             engine=True,
         ),
         node(

@@ -80,6 +80,36 @@ class Student(Symmetric):
         return _less(self._between(low - x, high - x), a * self._between(low, high))
 
 
+class Stretched(Symmetric):
+    """Noise of density e^-sqrt|y| / 4, a shift of x: the loss sqrt y - sqrt|y - x| peaks at x."""
+
+    def __init__(self, x: mpf):
+        """Keep the shift."""
+        self.x = x
+
+    def _up_to(self, y) -> mpf:
+        """The mass of [0, y], of [y, 0] less than 0."""
+        root = mp.sqrt(abs(y))
+        mass = -mp.expm1(-root) - root * mp.exp(-root)
+        return mp.sign(y) * mass / 2
+
+    def above(self, a):
+        """All about x, from left to right of it."""
+        x, e = self.x, mp.log(a)
+        if e >= mp.sqrt(x):
+            return ZERO
+        left = x * mp.sin(mp.acos(e / mp.sqrt(2 * x)) - mp.pi / 4) ** 2
+        if e == 0:
+            return 2 * self._up_to(x / 2)
+        right = ((x - e**2) / (2 * e)) ** 2
+        own = self._up_to(left) + self._up_to(right)
+        return _less(own, a * (self._up_to(x + right) - self._up_to(x - left)))
+
+    def ends(self):
+        """The largest loss."""
+        return [-mp.sqrt(self.x), mp.sqrt(self.x)]
+
+
 class Cut(Symmetric):
     """Noise on [-c, c] whose loss rises up to a shift of x, and is infinite beyond c.
 

@@ -271,12 +271,14 @@ def structures() -> list[Node]:
     """All of them, and what the engine makes of some: samples, compositions, allocations."""
     stated, drawings, released = own(), batches(), releases()
     leaves = [*stated, TABLE, *drawings, FIXED_RESPONSE, *released]
-    logistic_noise, student_noise, cut_gaussian, cut_laplace, masses = stated
+    logistic_noise, student_noise, cut_gaussian, cut_laplace, stretched, masses = stated
     drawn, double, exchanged, *_, truncated, replaced = drawings
     mixture, _, _, flip, *_ = released
     engine = [grammar.sampled(n) for n in stated]
     engine += [grammar.composed(n, grammar.RESPONSE) for n in stated]
-    engine += [grammar.composed(grammar.LAPLACE, n) for n in (logistic_noise, student_noise)]
+    engine += [
+        grammar.composed(grammar.LAPLACE, n) for n in (logistic_noise, student_noise, stretched)
+    ]
     engine += [
         grammar.composed(grammar.sampled(n), grammar.FINITE_2) for n in (cut_gaussian, masses)
     ]

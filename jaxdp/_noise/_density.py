@@ -6,7 +6,8 @@ the peak; a panel, or a part of one, is integrated by ten Gauss-Legendre nodes, 
 roundings where h is analytic on the panel and about it. That is the rule; the largest difference
 between a panel and its two halves is measured and added to the error that is stated. (Panels that
 are graded towards 0 serve h like -y^1.5, which is not analytic there.) All sums are
-of positive terms; whole panels are differences of their tail sums, which are never nearly equal.
+of positive terms; whole panels are differences of sums from either end, of those that are smaller:
+next to these a panel is no less than some thousandth (towards 0 it is half of what is before it).
 
 Beyond the last panel, where f has lost a factor of e^1800 or y is 2^400 times the width, the mass
 is at most Y f(Y) / (kappa - 1), kappa = -Y h'(Y), if h is concave in log y from there on (exact for
@@ -35,7 +36,7 @@ _DROP = 1800.0  # e-folds down to which the density is integrated: some 600 pane
 _FARTHEST = 2.0**400  # of the width
 _CELLS = 2048  # on which panels are laid out
 _PER_FOLD, _PER_SCALE = 1.0 / 3.0, 3.0  # panels for an e-fold of f, and of y
-_CERTAIN = 2.0**-36  # relative: cancellation among tail sums and positions, a thousand roundings
+_CERTAIN = 2.0**-36  # relative: cancellation among sums and positions, a thousand roundings
 _BISECTIONS = 64
 _NEWTON, _CROSSING = 16, 120  # steps to a crossing of the loss: Newton's alone, and at most
 NOISE = 2.0**-50  # of a loss, relative to the log densities of which it is the difference
@@ -44,9 +45,10 @@ LogDensity = Callable[[jax.Array], jax.Array]
 
 
 class Table(NamedTuple):
-    """Panels of y >= 0; `log_tail` holds the one-sided masses beyond their edges."""
+    """Panels of y >= 0; the one-sided masses up to their edges, and beyond them."""
 
     edges: jax.Array
+    log_head: jax.Array
     log_tail: jax.Array
     log_norm: jax.Array  # of 2 int f
     error: jax.Array  # relative, of masses
@@ -114,9 +116,11 @@ def table(h: LogDensity, frozen: LogDensity, support: jax.Array, reach: jax.Arra
     beyond = at + jnp.log(end) - jnp.log(jnp.where(falls, steepness, 1.0))
     beyond = jnp.where(jnp.isfinite(edge), -jnp.inf, beyond)
     beyond = jnp.where(jnp.isnan(beyond), -jnp.inf, beyond)
-    tails = _tails(jnp.append(masses, beyond))
+    heads = _sums(jnp.append(masses[::-1], -jnp.inf))[::-1]
+    tails = _sums(jnp.append(masses, beyond))
     return Table(
         edges,
+        heads,
         tails,
         tails[0] + _special.LOG_2,
         jax.lax.stop_gradient(_CERTAIN + 4.0 * jnp.max(off)),
@@ -126,18 +130,17 @@ def table(h: LogDensity, frozen: LogDensity, support: jax.Array, reach: jax.Arra
     )
 
 
-def _tails(log_masses: jax.Array) -> jax.Array:
-    """log of the sums from every entry on."""
+def _sums(log_masses: jax.Array) -> jax.Array:
+    """log of the sums from every entry on: of one, of two, of four, ..."""
+    size = log_masses.shape[0]
+    nothing = jnp.full_like(log_masses, -jnp.inf)
 
-    def further(total: jax.Array, log_mass: jax.Array) -> tuple[jax.Array, jax.Array]:
-        larger, smaller = jnp.maximum(total, log_mass), jnp.minimum(total, log_mass)
-        some = smaller > -jnp.inf
-        gap = jnp.where(some, smaller - jnp.where(some, larger, 0.0), -1.0)
-        total = jnp.where(some, larger + jnp.log1p(jnp.exp(gap)), larger)
-        return total, total
+    def further(level: jax.Array, total: jax.Array) -> jax.Array:
+        start = jnp.left_shift(jnp.int32(1), level.astype(jnp.int32))
+        after = jax.lax.dynamic_slice(jnp.append(total, nothing), (start,), (size,))
+        return _add(total, after)
 
-    start = jnp.full_like(log_masses[0], -jnp.inf)
-    return jax.lax.scan(further, start, log_masses, reverse=True)[1]
+    return jax.lax.fori_loop(0, (size - 1).bit_length(), further, log_masses)
 
 
 def log_mass(
@@ -156,8 +159,11 @@ def log_mass(
     begin = jnp.stack([start, jnp.where(no_last, 0.0, law.edges[j])])
     close = jnp.where(same, stop, law.edges[i + 1]), jnp.where(no_last, 0.0, stop)
     parts = _gauss(h, begin, jnp.stack(close))
-    upper = jnp.where(same, 0.0, law.log_tail[i + 1])
-    lower = jnp.where(same | to_end, -jnp.inf, law.log_tail[j])
+    upper, lower = law.log_tail[i + 1], jnp.where(to_end, -jnp.inf, law.log_tail[j])
+    near_0 = ~to_end & (law.log_head[j] < upper)
+    upper = jnp.where(near_0, law.log_head[j], upper)
+    lower = jnp.where(near_0, law.log_head[i + 1], lower)
+    upper, lower = jnp.where(same, 0.0, upper), jnp.where(same, -jnp.inf, lower)
     gap = jnp.where(jnp.isneginf(lower), -1.0, lower - jnp.where(upper > -jnp.inf, upper, 0.0))
     inside = gap < 0.0
     between = upper + jnp.where(

@@ -159,3 +159,17 @@ def test_noise_without_a_support_has_no_infinite_loss():
     assert both[0] > both[1] == pytest.approx(float(jaxdp.delta(noise, 1.0)), rel=1e-9)
     every = jaxdp.AdditiveNoise(own.gaussian, (3.0,), support=np.full(2, np.inf))
     assert jaxdp.delta(every, 1.0).shape == (2,)  # a batch stays one
+
+
+def test_a_loss_that_peaks_where_the_density_does():
+    """Of e^-sqrt|x| the largest loss is at the peak: panels next to it are sums of few others.
+
+    (As differences of sums of all that is beyond them they were off by all of delta.)
+    """
+    m, law = jaxdp.AdditiveNoise(own.stretched, (1.0,), turns=1), pairs.Stretched(mpf(1))
+    gaps = 10.0 ** -np.linspace(0.2, 6.0, 30)
+    lows, highs = _bounds(m, 1.0 - gaps)
+    for low, high, gap in zip(lows, highs, gaps, strict=True):
+        delta = law.delta(mpf(1.0 - gap), "remove")
+        assert low <= delta <= high
+        assert high <= low * (1 + mpf("1e-8") / mpf(gap))
