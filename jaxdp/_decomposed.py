@@ -14,7 +14,7 @@ from typing import Literal
 import jax
 import numpy as np
 
-from jaxdp import _checks, _privacy_loss_table
+from jaxdp import _checks, _devices, _privacy_loss_table
 from jaxdp._divergences import SLACK
 from jaxdp._mechanisms import Mechanism, PoissonSampled, Repeated, require_mechanism
 from jaxdp._methods._poisson import allocated, conditional, one_block
@@ -24,6 +24,7 @@ from jaxdp._privacy_loss import privacy_loss
 _SLACK = 16.0 * SLACK
 
 
+@_devices.at_once
 def decomposed(
     allocation: Mechanism,
     sampling_probability: float | None = None,

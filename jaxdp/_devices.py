@@ -17,7 +17,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -43,6 +43,8 @@ _MOST_ROWS = 4096
 
 
 Quick = bool | Literal["always"]
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class Program:
@@ -273,6 +275,19 @@ def at_top_level() -> bool:
     while type(trace).__name__ == "JaxprTrace":  # hands what is known to its parent
         trace = trace.parent_trace
     return type(trace).__name__ == "EvalTrace"
+
+
+def at_once(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function where values decide on sizes: inside a program known arguments are worked out."""
+
+    @functools.wraps(function)
+    def evaluated(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs))):
+            return function(*args, **kwargs)
+        with jax.ensure_compile_time_eval():
+            return function(*args, **kwargs)
+
+    return evaluated
 
 
 def device_of(leaves: Sequence[Any]) -> Any:

@@ -35,7 +35,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _conversions, _privacy_loss_table, _queries
+from jaxdp import _checks, _conversions, _devices, _privacy_loss_table, _queries
 from jaxdp._intersection import intersection
 from jaxdp._mechanisms import Mechanism, require_mechanism
 from jaxdp._mechanisms._replace import scaled
@@ -51,6 +51,7 @@ _LOST = 1e-14  # a level that is 0 but for rounding
 _ROUNDING = 2.0**-48  # of a product
 
 
+@_devices.at_once
 def group_privacy(
     m: Mechanism,
     size: int,

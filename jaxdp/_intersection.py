@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _privacy_loss_table, _queries
+from jaxdp import _checks, _devices, _privacy_loss_table, _queries
 from jaxdp._mechanisms import Mechanism, require_mechanism
 from jaxdp._methods import Method, check_method
 from jaxdp._noise import LossDistribution
@@ -26,6 +26,7 @@ _FARTHEST = 200.0  # loss that a table holds
 _ROUNDING = 1e-12  # relative, of what a user's function returns
 
 
+@_devices.at_once
 def intersection(
     bounds: Iterable[Mechanism | Guarantee],
     *,

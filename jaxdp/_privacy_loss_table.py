@@ -30,6 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxdp import _devices
 from jaxdp import _privacy_loss_readings as readings
 from jaxdp._law import _allowances
 from jaxdp._noise import LossDistribution
@@ -222,6 +223,7 @@ def _bounds(law: Any, single: bool) -> tuple[jax.Array, ...]:
     return readings.losses(law), readings.log_at_points(law, single), zero
 
 
+@_devices.at_once
 def pair(law: Any) -> LossDistribution:
     """The table of a law of known numbers, in its direction, as a mechanism."""
     losses, masses, infinity = _pair_of_both(law) or _pair_of_one(law)

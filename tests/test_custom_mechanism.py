@@ -379,3 +379,15 @@ def test_a_delta_of_just_the_infinite_mass_is_met_by_the_largest_loss():
         low, high = jaxdp.epsilon_bounds(m, np.array([0.1, 0.1 - 1e-15]), direction="remove")
     np.testing.assert_allclose(low, 0.5, rtol=1e-10)
     np.testing.assert_allclose(high, [0.5, np.inf], rtol=1e-10)
+
+
+def test_a_traced_mass_below_0_is_no_mass():
+    """Breaks when it is read as 0, and delta is the finite one of another table."""
+
+    def delta(mass):
+        return jaxdp.delta(
+            jaxdp.LossDistribution([-1.0, 1.0], np.log([0.268941, 0.731059]), mass), 0.3
+        )
+
+    got = jit(jax.vmap(delta))(np.array([-0.1, -1e-7, 0.0]))
+    np.testing.assert_array_equal(np.isnan(got), [True, True, False])

@@ -17,6 +17,7 @@ from jaxdp._rounding import product_up
 _WIDTH = _checks.Domain("> 0 (inf allowed)", lambda x: x > 0)
 _MOST_TURNS = 8
 _ROUNDED_UP = 2.0**-46
+_NEXT_TO_0 = 2.0**-900  # in widths of the peak
 _SUMMED = 2.0**-42  # of a log mass: some panels, and a running sum of the others
 _REFUSALS = (
     "log_density must be finite at 0 and not nan on its support",
@@ -177,7 +178,7 @@ class _Law:
         support = np.inf if m.support is None else m.support
         self.support = jnp.asarray(support, jnp.float64)
         self.bounded = jnp.isfinite(self.support)
-        self.half = 0.5 * jax.lax.stop_gradient(self.shift)
+        self.shifted = jax.lax.stop_gradient(self.shift)
 
         def h(y: jax.Array) -> jax.Array:
             return jnp.asarray(m.log_density(y, *m.parameters), jnp.float64)
@@ -186,31 +187,37 @@ class _Law:
             return jnp.asarray(frozen.log_density(y, *frozen.parameters), jnp.float64)
 
         self.h, self.fixed = h, fixed
-        self.table = _density.table(h, fixed, self.support, 2.0 * self.half)
+        self.table = _density.table(h, fixed, self.support, self.shifted)
         edge = jax.lax.stop_gradient(self.table.edges[-1])
-        self.end = jnp.maximum(edge - self.half, 0.0)
+        self.end = jnp.maximum(edge - self.shifted, -0.5 * self.shifted)
         self.turns = _density.turns(
-            self.loss, self.noise, 2.0 * self.half, self.table.width, self.end, m.turns
+            self.loss, self.noise, self.shifted, self.table.width, self.end, m.turns
         )
 
-    def loss(self, v: jax.Array) -> jax.Array:
-        """L at x = Delta/2 + v, without a derivative in the parameters."""
-        near, far = self.fixed(jnp.abs(v - self.half)), self.fixed(v + self.half)
+    def loss(self, w: jax.Array) -> jax.Array:
+        """L at x = Delta + w, without a derivative in the parameters."""
+        near, far = self.fixed(jnp.abs(w)), self.fixed(w + self.shifted)
         known = jnp.isfinite(near) | jnp.isfinite(far)  # both are log 0 at most far out
         return jnp.where(known, near - far, 0.0)
 
-    def noise(self, v: jax.Array) -> jax.Array:
+    def noise(self, w: jax.Array) -> jax.Array:
         """By how much rounding may move L."""
-        return _density.NOISE * (1.0 + self.sizes(v))
+        return _density.NOISE * (1.0 + self.sizes(w))
 
-    def sizes(self, v: jax.Array) -> jax.Array:
+    def sizes(self, w: jax.Array) -> jax.Array:
         """Of the log densities whose difference L is."""
-        sizes = jnp.abs(self.fixed(jnp.abs(v - self.half))) + jnp.abs(self.fixed(v + self.half))
+        sizes = jnp.abs(self.fixed(jnp.abs(w))) + jnp.abs(self.fixed(w + self.shifted))
         return jnp.where(jnp.isfinite(sizes), sizes, 0.0)
 
-    def _loss_at(self, x: jax.Array) -> jax.Array:
-        """L at outcomes x, with its derivative."""
-        return self.h(jnp.abs(x - self.shift)) - self.h(x)
+    def _largest_at(self, w: jax.Array) -> jax.Array:
+        """L at w, where it is largest: with its derivative in the parameters, at fixed outcomes.
+
+        (At a cusp h has none in the distance: there it is that next to it.)
+        """
+        moved = self.shift - self.shifted
+        cusp = w == 0.0
+        near = jnp.where(cusp, _NEXT_TO_0 * self.table.width, jnp.abs(w - moved))
+        return self.h(near) - self.h(w + self.shifted)
 
     def limit(self) -> jax.Array:
         """The largest loss far out, rounded up; infinite where the tail's rate is."""
@@ -222,8 +229,9 @@ class _Law:
         """The largest finite loss, rounded up."""
         ends = self.turns.ends[1:]
         last = jnp.arange(ends.shape[0]) == ends.shape[0] - 1
-        x = jnp.where(last & self.bounded, self.support, ends + self.half)
-        at = self._loss_at(x)
+        at = self._largest_at(ends)
+        of_end = self.h(jnp.abs(self.support - self.shift)) - self.h(self.support)
+        at = jnp.where(last & self.bounded, of_end, at)
         noise = jnp.where(jnp.isfinite(at), self.noise(ends), 0.0)
         # (Without a support the end is no turn: `limit` speaks for it, or the loss falls there.)
         at = jnp.where(last & ~self.bounded, -jnp.inf, at * (1.0 + _ROUNDED_UP) + noise)
@@ -244,7 +252,7 @@ class _Law:
         # y from |support - Delta| on if that is right of the centre, else all and what is left
         start = jnp.stack([jnp.maximum(gap, 0.0), jnp.zeros_like(gap)])
         stop = jnp.stack([edge, jnp.clip(-gap, 0.0, edge)])
-        parts = _density.log_mass(self.h, self.table, start, stop, no)
+        parts = _density.log_mass(self.h, self.table, start, stop, stop - start, no)
         # (Of a short way to the end the difference of positions has lost the digits.)
         total = _density.log_mass_at_end(self.h, self.table, edge, self.shift)
         total = jnp.minimum(jnp.where(jnp.isnan(total), _special.logsumexp(parts), total), 0.0)
@@ -272,18 +280,21 @@ class _Law:
         return jnp.where(some, q, -jnp.inf), jnp.where(some, p, -jnp.inf)
 
     def _interval(self, low, high, lo, hi) -> tuple[jax.Array, jax.Array]:
-        """log Q and log P of v in (low, high], by halves, summed over pieces."""
-        h, law, shift = self.h, self.table, self.shift
+        """log Q and log P of w in (low, high], by halves, summed over pieces."""
+        h, law = self.h, self.table
         at_end = (high >= self.end) & (low < high)
-        to_end = at_end & ~self.bounded
-        x = low + self.half
-        x_end = jnp.where(at_end & self.bounded, self.support, high + self.half)
+        to_end, to_support = at_end & ~self.bounded, at_end & self.bounded
+        x = low + self.shifted
+        x_end = jnp.where(to_support, self.support, high + self.shifted)
         no = jnp.zeros_like(to_end)
+        moved = self.shift - self.shifted  # 0, with a derivative: x stay, w do not
+        w, w_end = low - moved, jnp.where(to_support, self.support - self.shift, high - moved)
         # of Q, and of P left and right of its centre
-        starts = x, jnp.maximum(shift - x_end, 0.0), jnp.maximum(x - shift, 0.0)
-        stops = x_end, jnp.maximum(shift - x, 0.0), jnp.maximum(x_end - shift, 0.0)
-        ends = jnp.stack([to_end, no, to_end])
-        parts = _density.log_mass(h, law, jnp.stack(starts), jnp.stack(stops), ends)
+        starts = x, jnp.maximum(-w_end, 0.0), jnp.maximum(w, 0.0)
+        stops = x_end, jnp.maximum(-w, 0.0), jnp.maximum(w_end, 0.0)
+        starts, stops, ends = jnp.stack(starts), jnp.stack(stops), jnp.stack([to_end, no, to_end])
+        lengths = (stops - starts).at[0].set(w_end - w)
+        parts = _density.log_mass(h, law, starts, stops, lengths, ends)
         q, p = parts[0], _divergences.log_add(parts[1], parts[2])
         q, p = _special.logsumexp(q, axis=1), _special.logsumexp(p, axis=1)
         # of the two laws the loss knows best, where positions have lost the digits of an interval

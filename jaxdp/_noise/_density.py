@@ -13,9 +13,10 @@ Beyond the last panel, where f has lost a factor of e^1800 or y is 2^400 times t
 is at most Y f(Y) / (kappa - 1), kappa = -Y h'(Y), if h is concave in log y from there on (exact for
 powers). It is counted where the last panel's end is.
 
-The loss of the pair (Y + Delta, Y) at x = Delta/2 + v is L(v) = h(|v - Delta/2|) - h(v + Delta/2),
-odd in v, and >= 0 for v >= 0. There it rises from 0 to its first turn, falls to the second, and so
-on; turns are found on a grid and located by bisection on the slope.
+The loss of the pair (Y + Delta, Y) at x = Delta + w is L(w) = h(|w|) - h(w + Delta), odd about
+w = -Delta/2, and >= 0 from there on. It rises from 0 to its first turn, falls to the second, and so
+on; turns are found on a grid and located by bisection on the slope. (Where f has a cusp the loss
+turns at w = 0, and what is next to its largest value has a w of any size.)
 """
 
 from collections.abc import Callable
@@ -37,6 +38,7 @@ _FARTHEST = 2.0**400  # of the width
 _CELLS = 2048  # on which panels are laid out
 _PER_FOLD, _PER_SCALE = 1.0 / 3.0, 3.0  # panels for an e-fold of f, and of y
 _CERTAIN = 2.0**-36  # relative: cancellation among sums and positions, a thousand roundings
+_PART = 0.25  # of a panel: so little may lie in two
 _BISECTIONS = 64
 _NEWTON, _CROSSING = 16, 120  # steps to a crossing of the loss: Newton's alone, and at most
 NOISE = 2.0**-50  # of a loss, relative to the log densities of which it is the difference
@@ -61,9 +63,8 @@ def _add(a: jax.Array, b: jax.Array) -> jax.Array:
     return _divergences.log_add(a, b)
 
 
-def _gauss(h: LogDensity, start: jax.Array, stop: jax.Array) -> jax.Array:
-    """log int e^h over [start, stop], elementwise; -inf where it is empty."""
-    length = jnp.maximum(stop - start, 0.0)
+def _gauss(h: LogDensity, start: jax.Array, length: jax.Array) -> jax.Array:
+    """log int e^h over so much from the start on, elementwise; -inf where it is nothing."""
     some = length > 0.0
     first = jnp.where(some, start, 0.0)
     nodes = first[..., None] + jnp.where(some, length, 1.0)[..., None] * _OFFSETS
@@ -105,9 +106,10 @@ def table(h: LogDensity, frozen: LogDensity, support: jax.Array, reach: jax.Arra
     # (The end of the support carries a derivative.)
     edges = edges.at[-1].add(jnp.where(jnp.isfinite(edge), support - edge, 0.0))
     middle = 0.5 * (edges[:-1] + edges[1:])
-    halves = _gauss(h, jnp.stack([edges[:-1], middle]), jnp.stack([middle, edges[1:]]))
+    starts = jnp.stack([edges[:-1], middle])
+    halves = _gauss(h, starts, jnp.stack([middle, edges[1:]]) - starts)
     masses = _add(halves[0], halves[1])
-    whole = jax.lax.stop_gradient(_gauss(frozen, edges[:-1], edges[1:]))
+    whole = jax.lax.stop_gradient(_gauss(frozen, edges[:-1], edges[1:] - edges[:-1]))
     off = jnp.where(whole > -jnp.inf, jnp.abs(jnp.expm1(whole - masses)), 0.0)
     off = jnp.where(masses > jnp.max(masses) - _DROP, off, 0.0)
     at, slope = jax.jvp(frozen, (end,), (jnp.ones_like(end),))
@@ -144,21 +146,30 @@ def _sums(log_masses: jax.Array) -> jax.Array:
 
 
 def log_mass(
-    h: LogDensity, law: Table, start: jax.Array, stop: jax.Array, to_end: jax.Array
+    h: LogDensity,
+    law: Table,
+    start: jax.Array,
+    stop: jax.Array,
+    length: jax.Array,
+    to_end: jax.Array,
 ) -> jax.Array:
-    """log of the mass of y in [start, stop], elementwise; of all beyond start where `to_end`."""
+    """log of the mass of y in [start, stop], elementwise; of all beyond start where `to_end`.
+
+    (The length says more than the ends do where it is short.)
+    """
     edges = jax.lax.stop_gradient(law.edges)
-    at, until = jax.lax.stop_gradient((start, stop))
-    some = to_end | (until > at)
+    at, until, size = jax.lax.stop_gradient((start, stop, length))
+    some = to_end | (size > 0.0)
     i = jnp.clip(jnp.searchsorted(edges, at, side="right") - 1, 0, _PANELS - 1)
     j = jnp.clip(jnp.searchsorted(edges, until, side="left") - 1, 0, _PANELS - 1)
-    j = jnp.where(to_end, _PANELS, jnp.maximum(i, j))
+    j = jnp.where(size <= _PART * (edges[i + 1] - edges[i]), i, jnp.maximum(i, j))
+    j = jnp.where(to_end, _PANELS, j)
     same = i == j
     # a part of the first panel, whole ones, and a part of the last
-    no_last = same | to_end
-    begin = jnp.stack([start, jnp.where(no_last, 0.0, law.edges[j])])
-    close = jnp.where(same, stop, law.edges[i + 1]), jnp.where(no_last, 0.0, stop)
-    parts = _gauss(h, begin, jnp.stack(close))
+    begin = jnp.stack([start, law.edges[jnp.minimum(j, _PANELS - 1)]])
+    first = jnp.where(same, length, law.edges[i + 1] - start)
+    last = jnp.where(same | to_end, 0.0, stop - begin[1])
+    parts = _gauss(h, begin, jnp.maximum(jnp.stack([first, last]), 0.0))
     upper, lower = law.log_tail[i + 1], jnp.where(to_end, -jnp.inf, law.log_tail[j])
     near_0 = ~to_end & (law.log_head[j] < upper)
     upper = jnp.where(near_0, law.log_head[j], upper)
@@ -183,11 +194,11 @@ def log_mass_at_end(h: LogDensity, law: Table, end: jax.Array, length: jax.Array
 
 
 class Turns(NamedTuple):
-    """The loss for v >= 0: a grid of it, and the pieces on which it is monotone."""
+    """The loss for w >= -Delta/2: a grid of it, and the pieces on which it is monotone."""
 
     grid: jax.Array
     losses: jax.Array
-    ends: jax.Array  # (pieces + 1,), 0, the turns and the end of v
+    ends: jax.Array  # (pieces + 1,), -Delta/2, the turns and the end of w
     number: jax.Array  # of turns found
     starts_rising: jax.Array
 
@@ -203,20 +214,22 @@ def turns(
     """Where the loss turns, up to `most` times; missing turns are at the end.
 
     Args:
-      loss: L(v), frozen.
-      noise: what differences of losses at v are rounded by.
+      loss: L(w), frozen.
+      noise: what differences of losses at w are rounded by.
       shift: Delta.
       width: of the peak of the density.
-      end: of v, >= 0.
+      end: of w, >= -Delta/2.
       most: how many turns there may be.
     """
-    centre, scale = 0.5 * shift, jnp.minimum(shift, width)
+    half, scale = 0.5 * shift, jnp.minimum(shift, width)
     unit = np.linspace(0.0, 1.0, 512)
-    right = scale * jnp.sinh(jnp.arcsinh(end / scale) * unit)
-    after = jnp.maximum(end - centre, 0.0)
-    beyond = centre + scale * jnp.sinh(jnp.arcsinh(after / scale) * unit)
-    before = centre - scale * jnp.sinh(jnp.arcsinh(centre / scale) * unit[::2])
-    grid = jnp.sort(jnp.clip(jnp.concatenate([right, beyond, before]), 0.0, end))
+
+    def spread(reach: jax.Array, unit: np.ndarray) -> jax.Array:
+        return scale * jnp.sinh(jnp.arcsinh(reach / scale) * unit)
+
+    right = spread(end + half, unit) - half
+    beyond, before = spread(jnp.maximum(end, 0.0), unit), -spread(half, unit[::2])
+    grid = jnp.sort(jnp.clip(jnp.concatenate([right, beyond, before]), -half, end))
     losses = loss(grid)
     rounding = noise(grid)
     change = losses[1:] - losses[:-1]
@@ -244,15 +257,16 @@ def turns(
             return jnp.where(on, middle, low), jnp.where(on, high, middle)
 
         low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, (low, high))
-        return jnp.where(jnp.any(here), 0.5 * (low + high), end)
+        middle = jnp.where((low <= 0.0) & (high >= 0.0), 0.0, 0.5 * (low + high))
+        return jnp.where(jnp.any(here), middle, end)
 
     found = jax.vmap(locate)(jnp.arange(most)) if most else []
-    ends = jnp.stack([jnp.zeros_like(end), *found, end])
+    ends = jnp.stack([-half, *found, end])
     return Turns(grid, losses, ends, count[-1], signs[0] > 0.0)
 
 
 def crossings(loss: LogDensity, sizes: LogDensity, law: Turns, level: jax.Array) -> jax.Array:
-    """(pieces, ...): the v at which the loss crosses a level >= 0 on every piece, or its end.
+    """(pieces, ...): the w at which the loss crosses a level >= 0 on every piece, or its end.
 
     On a rising piece it is above the level to the right of that, on a falling one to the left.
     `sizes` are those of the numbers whose difference the loss is.
@@ -278,8 +292,8 @@ def _crossing(loss, sizes, law, level, start, end, sign):
     low = jnp.clip(law.grid[jnp.clip(index - 1, 0, last)], start, end)
     high = jnp.where(index > last, end, jnp.clip(law.grid[jnp.clip(index, 0, last)], start, end))
 
-    def excess(v):
-        return sign * loss(v) - wanted
+    def excess(w):
+        return sign * loss(w) - wanted
 
     def over(value):
         return jnp.where(sign > 0.0, value > 0.0, value >= 0.0)
@@ -293,19 +307,19 @@ def _crossing(loss, sizes, law, level, start, end, sign):
         return jnp.any(state[-1]) & (state[0] < _CROSSING)
 
     def newton(state):
-        i, v, low, high, open_ = state
-        value, slope = jax.jvp(excess, (v,), (jnp.ones_like(v),))
-        low = jnp.where(open_ & ~over(value), v, low)
-        high = jnp.where(open_ & over(value), v, high)
-        moved = v - value / slope
+        i, w, low, high, open_ = state
+        value, slope = jax.jvp(excess, (w,), (jnp.ones_like(w),))
+        low = jnp.where(open_ & ~over(value), w, low)
+        high = jnp.where(open_ & over(value), w, high)
+        moved = w - value / slope
         # (Next to a turn Newton's steps halve the way, at a kink they may circle.)
         inside = (moved >= low) & (moved <= high) & ((i < _NEWTON) | (i % 2 == 0))
         moved = jnp.where(inside, moved, 0.5 * (low + high))
-        near = jnp.abs(moved - v) <= 2.0**-51 * jnp.abs(v)
-        open_ &= ~(near | (jnp.abs(value) <= _divergences.SLACK * sizes(v)) | (low >= high))
-        return i + 1, jnp.where(open_, moved, v), low, high, open_
+        near = jnp.abs(moved - w) <= 2.0**-51 * jnp.abs(w)
+        open_ &= ~(near | (jnp.abs(value) <= _divergences.SLACK * sizes(w)) | (low >= high))
+        return i + 1, jnp.where(open_, moved, w), low, high, open_
 
     state = low + share * (high - low), low, high, low < high
-    _, v, left, right, _ = jax.lax.while_loop(unsettled, newton, (0, *state))
-    v = jnp.clip(v, left, right)
-    return jnp.where(over(at_low), low, jnp.where(over(at_high), v, high))
+    _, w, left, right, _ = jax.lax.while_loop(unsettled, newton, (0, *state))
+    w = jnp.clip(w, left, right)
+    return jnp.where(over(at_low), low, jnp.where(over(at_high), w, high))

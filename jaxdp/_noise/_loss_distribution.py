@@ -91,6 +91,7 @@ class LossDistribution(FiniteFamily):
         lost = subnormal.log_positive(self.infinity_mass)
         log_total = _special.logsumexp(jnp.append(log_p, lost))
         good = (jnp.abs(log_total) <= 2.0 * _TOLERANCE) & jnp.all(jnp.isfinite(losses))
+        good &= _checks.PROBABILITY.contains(jnp.asarray(self.infinity_mass))
         log_p, lost = log_p - log_total, lost - log_total
         log_q = log_p - losses
         lacks, size = _lacking(losses, log_p, lost)

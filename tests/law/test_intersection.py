@@ -91,3 +91,17 @@ def test_with_a_pure_bound_it_is_pure_in_both_directions():
         with jax.enable_x64(True):
             found = np.asarray(jaxdp.epsilon(both, np.array([0.0, 1e-50]), direction=direction))
         np.testing.assert_allclose(found, 1.0, rtol=1e-11)
+
+
+def test_known_bounds_inside_a_program():
+    """Breaks when what is known is traced with the rest: a table's size depends on its values."""
+    response = jaxdp.RandomizedResponse(0.4)
+
+    def build():
+        group = jaxdp.group_privacy(response, 2)
+        return jaxdp.Repeated(jaxdp.intersection([group, jaxdp.ApproximateDP(2.0, 0.0)]), 2)
+
+    inside = jax.jit(lambda delta: jaxdp.epsilon(build(), delta))(1e-3)
+    assert inside == pytest.approx(float(jaxdp.epsilon(build(), 1e-3)), rel=1e-6)
+    with pytest.raises(TypeError, match="traced"):
+        jax.jit(lambda s: jaxdp.epsilon(jaxdp.intersection([jaxdp.Laplace(s)]), 1e-3))(1.0)
