@@ -220,10 +220,11 @@ class RandomAllocation(Composition):
     steps are split at random into k blocks of floor(t/k) or ceil(t/k) steps, one of each joined:
     the same choice of steps, so that by joint convexity the composition of the blocks, which is
     the pair used from above, bounds it: where k is not far below t, epsilon is up to 7 % too large
-    in either direction (t = 3, k = 2, delta = 1e-5, at any noise), less for less of t. From below
-    it is the law of one statistic (see `_law._subset`), within some 1 %. Epochs compose. (Feldman &
-    Shenfeld 2025, arXiv 2502.08202: Lemmas 3.1 and 3.11, with the add direction, which they leave
-    out.)
+    in either direction (t = 3, k = 2, delta = 1e-5, Gaussian steps of any noise), up to a fifth
+    where delta is above .1 or steps have few outcomes, less for less of t. From below it is the law
+    of one statistic (see `_law._subset`), within some 1 %, but for rare combinations of few
+    outcomes. Epochs compose. (Feldman & Shenfeld 2025, arXiv 2502.08202: Lemmas 3.1 and 3.11, with
+    the add direction, which they leave out.)
 
     Methods: Numerical() (the default, the tightest), Renyi() (exact moments of integer order,
     Theorem 4.6 as a power of a power series), Decomposition() and PosteriorSampling() (Theorems 4.1
