@@ -209,15 +209,13 @@ class _Law:
         sizes = jnp.abs(self.fixed(jnp.abs(w))) + jnp.abs(self.fixed(w + self.shifted))
         return jnp.where(jnp.isfinite(sizes), sizes, 0.0)
 
-    def _largest_at(self, w: jax.Array) -> jax.Array:
-        """L at w, where it is largest: with its derivative in the parameters, at fixed outcomes.
+    def _at_turn(self, w: jax.Array) -> jax.Array:
+        """L at w, with its derivative in the parameters; it turns there, or has a cusp.
 
-        (At a cusp h has none in the distance: there it is that next to it.)
+        (At a cusp parameters have none by h: there it is that next to it.)
         """
-        moved = self.shift - self.shifted
-        cusp = w == 0.0
-        near = jnp.where(cusp, _NEXT_TO_0 * self.table.width, jnp.abs(w - moved))
-        return self.h(near) - self.h(w + self.shifted)
+        near = jnp.where(w == 0.0, _NEXT_TO_0 * self.table.width, jnp.abs(w))
+        return self.h(near) - self.h(w + self.shift)
 
     def limit(self) -> jax.Array:
         """The largest loss far out, rounded up; infinite where the tail's rate is."""
@@ -229,7 +227,7 @@ class _Law:
         """The largest finite loss, rounded up."""
         ends = self.turns.ends[1:]
         last = jnp.arange(ends.shape[0]) == ends.shape[0] - 1
-        at = self._largest_at(ends)
+        at = self._at_turn(ends)
         of_end = self.h(jnp.abs(self.support - self.shift)) - self.h(self.support)
         at = jnp.where(last & self.bounded, of_end, at)
         noise = jnp.where(jnp.isfinite(at), self.noise(ends), 0.0)

@@ -173,3 +173,10 @@ def test_a_loss_that_peaks_where_the_density_does():
         delta = law.delta(mpf(1.0 - gap), "remove")
         assert low <= delta <= high
         assert high <= low * (1 + mpf("1e-8") / mpf(gap))
+
+    def largest(scale, shift):  # sqrt(shift/scale)
+        noise = jaxdp.AdditiveNoise(own.stretched, (scale,), sensitivity=shift, turns=1)
+        return jaxdp.epsilon(noise, 0.0)
+
+    slopes = jax.grad(largest, (0, 1))(1.0, 1.0)
+    np.testing.assert_allclose(slopes, [-0.5, 0.5], rtol=1e-9)
