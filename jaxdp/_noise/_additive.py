@@ -178,7 +178,7 @@ class _Law:
         support = np.inf if m.support is None else m.support
         self.support = jnp.asarray(support, jnp.float64)
         self.bounded = jnp.isfinite(self.support)
-        self.shifted = jax.lax.stop_gradient(self.shift)
+        self.fixed_shift = jax.lax.stop_gradient(self.shift)
 
         def h(y: jax.Array) -> jax.Array:
             return jnp.asarray(m.log_density(y, *m.parameters), jnp.float64)
@@ -187,16 +187,16 @@ class _Law:
             return jnp.asarray(frozen.log_density(y, *frozen.parameters), jnp.float64)
 
         self.h, self.fixed = h, fixed
-        self.table = _density.table(h, fixed, self.support, self.shifted)
+        self.table = _density.table(h, fixed, self.support, self.fixed_shift)
         edge = jax.lax.stop_gradient(self.table.edges[-1])
-        self.end = jnp.maximum(edge - self.shifted, -0.5 * self.shifted)
+        self.end = jnp.maximum(edge - self.fixed_shift, -0.5 * self.fixed_shift)
         self.turns = _density.turns(
-            self.loss, self.noise, self.shifted, self.table.width, self.end, m.turns
+            self.loss, self.noise, self.fixed_shift, self.table.width, self.end, m.turns
         )
 
     def loss(self, w: jax.Array) -> jax.Array:
         """L at x = Delta + w, without a derivative in the parameters."""
-        near, far = self.fixed(jnp.abs(w)), self.fixed(w + self.shifted)
+        near, far = self.fixed(jnp.abs(w)), self.fixed(w + self.fixed_shift)
         known = jnp.isfinite(near) | jnp.isfinite(far)  # both are log 0 at most far out
         return jnp.where(known, near - far, 0.0)
 
@@ -206,7 +206,7 @@ class _Law:
 
     def sizes(self, w: jax.Array) -> jax.Array:
         """Of the log densities whose difference L is."""
-        sizes = jnp.abs(self.fixed(jnp.abs(w))) + jnp.abs(self.fixed(w + self.shifted))
+        sizes = jnp.abs(self.fixed(jnp.abs(w))) + jnp.abs(self.fixed(w + self.fixed_shift))
         return jnp.where(jnp.isfinite(sizes), sizes, 0.0)
 
     def _at_turn(self, w: jax.Array) -> jax.Array:
@@ -282,10 +282,10 @@ class _Law:
         h, law = self.h, self.table
         at_end = (high >= self.end) & (low < high)
         to_end, to_support = at_end & ~self.bounded, at_end & self.bounded
-        x = low + self.shifted
-        x_end = jnp.where(to_support, self.support, high + self.shifted)
+        x = low + self.fixed_shift
+        x_end = jnp.where(to_support, self.support, high + self.fixed_shift)
         no = jnp.zeros_like(to_end)
-        moved = self.shift - self.shifted  # 0, with a derivative: x stay, w do not
+        moved = self.shift - self.fixed_shift  # 0, with a derivative: x stay, w do not
         w, w_end = low - moved, jnp.where(to_support, self.support - self.shift, high - moved)
         # of Q, and of P left and right of its centre
         starts = x, jnp.maximum(-w_end, 0.0), jnp.maximum(w, 0.0)

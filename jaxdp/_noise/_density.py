@@ -59,10 +59,6 @@ class Table(NamedTuple):
     integrable: jax.Array
 
 
-def _add(a: jax.Array, b: jax.Array) -> jax.Array:
-    return _divergences.log_add(a, b)
-
-
 def _gauss(h: LogDensity, start: jax.Array, length: jax.Array) -> jax.Array:
     """log int e^h over so much from the start on, elementwise; -inf where it is nothing."""
     some = length > 0.0
@@ -108,7 +104,7 @@ def table(h: LogDensity, frozen: LogDensity, support: jax.Array, reach: jax.Arra
     middle = 0.5 * (edges[:-1] + edges[1:])
     starts = jnp.stack([edges[:-1], middle])
     halves = _gauss(h, starts, jnp.stack([middle, edges[1:]]) - starts)
-    masses = _add(halves[0], halves[1])
+    masses = _divergences.log_add(*halves)
     whole = jax.lax.stop_gradient(_gauss(frozen, edges[:-1], edges[1:] - edges[:-1]))
     off = jnp.where(whole > -jnp.inf, jnp.abs(jnp.expm1(whole - masses)), 0.0)
     off = jnp.where(masses > jnp.max(masses) - _DROP, off, 0.0)
@@ -140,7 +136,7 @@ def _sums(log_masses: jax.Array) -> jax.Array:
     def further(level: jax.Array, total: jax.Array) -> jax.Array:
         start = jnp.left_shift(jnp.int32(1), level.astype(jnp.int32))
         after = jax.lax.dynamic_slice(jnp.append(total, nothing), (start,), (size,))
-        return _add(total, after)
+        return _divergences.log_add(total, after)
 
     return jax.lax.fori_loop(0, (size - 1).bit_length(), further, log_masses)
 

@@ -102,9 +102,9 @@ def test_slopes_and_batches():
 
 
 def test_slopes_are_those_of_the_bound():
-    """Breaks where the cells stand still as the bins move: 4 % off at four bins, 2 % of the bound.
+    """Breaks where the cells stand still as the bins move: the first slope was 7 % too large.
 
-    (The bound itself is wider than the truth, by cells that grow with the distances of the bins.)
+    (The bound is above the truth by what cells make coarse; they grow with the bins' distances.)
     """
     matrix = np.tril(np.arange(1.0, 10.0).reshape(3, 3)) / 4.0
 
