@@ -1,13 +1,13 @@
 """Where a computation runs: how it is compiled there, and how much of it at a time.
 
 What a concrete call asks first on a CPU is not compiled at all, but run by NumPy (`_interpreter`),
-until that would have taken as long as to compile it; then it is compiled quickly, with fewer
-optimisations, and from `_QUICK_ROWS` evaluations on in full. (DP-SGD, one row: .1 seconds by NumPy;
-3 to compile quickly, 28 milliseconds then; 8 in full, 6 milliseconds.) Each of these costs about as
-much as those before it have. By NumPy a few rows are run one by one: to trace a batch takes longer,
-and again at every size of it, and where arrays are long NumPy takes as long for them at once. All
-are the same program with the same allowances for rounding: answers agree to rounding, not to the
-last bit.
+until that would have taken as long as to compile it; then it is compiled without optimisations, a
+batch or what is asked again with the first level of them, and in full in the end. (Bounds of
+DP-SGD, 24 rows, two busy cores: 23 CPU seconds to compile, .16 a row then; 33 and .06; 47 and
+.045.) Each of these costs about as much as it would have saved till then. By NumPy a few rows are
+run one by one: to trace a batch takes longer, and again at every size of it, and where arrays are
+long NumPy takes as long for them at once. All are the same program with the same allowances for
+rounding: answers agree to rounding, not to the last bit.
 
 What runs for seconds and compiles for a minute has the first level of optimisations at every call:
 that halves the minute, and adds a tenth to the seconds.
@@ -25,14 +25,19 @@ from jax.extend.core import find_top_trace
 
 from jaxdp import _interpreter, _programs
 
-# XLA's newer emitters take half the time, LLVM's optimisations much of the rest: a batch of many
-# rows has the first level of them, a call of few has none. An option that this jaxlib does not know
-# is left out.
-QUICK_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 1}
-QUICKEST_OPTIONS = {**QUICK_OPTIONS, "xla_backend_optimization_level": 0}
-_QUICKEST_ROWS = 32  # of one call
-# Evaluations of one program, a row of a batch each, that are run with fewer optimisations.
-_QUICK_ROWS = 256
+_Options = dict[str, bool | int]
+
+# XLA's newer emitters take half the time, LLVM's optimisations much of the rest. An option that
+# this jaxlib does not know is left out.
+QUICK_OPTIONS: _Options = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_backend_optimization_level": 1,
+}
+QUICKEST_OPTIONS: _Options = {**QUICK_OPTIONS, "xla_backend_optimization_level": 0}
+# Rows of one call, and evaluations of one program (a row of a batch each), up to which there are no
+# optimisations; up to which there is the first level of them.
+_QUICKEST_ROWS, _QUICKEST_EVALUATIONS = 32, 256
+_QUICK_ROWS, _QUICK_EVALUATIONS = 512, 4096
 # Of one call, that NumPy may run: who asks for more at once asks for a table, and will again.
 _INTERPRETED_ROWS = 32
 
@@ -77,14 +82,14 @@ class Program:
     def __call__(self, leaves: Sequence[Any], batch: tuple[int, ...]) -> Any:
         """Run on concrete leaves, whose batch has this shape."""
         rows = math.prod(batch)
-        if self._is_quick(leaves, rows):
-            few = 0 < rows <= _INTERPRETED_ROWS
-            answers = self._interpreted(leaves, batch) if few else None
-            if answers is not None:
-                return answers
-            level = rows if self._quick is True else _QUICK_ROWS
-            return _run_quickly(self._traced(leaves), list(leaves), level)
-        return self._full(list(leaves))
+        options = self._options(leaves, rows)
+        if options is None:
+            return self._full(list(leaves))
+        few = 0 < rows <= _INTERPRETED_ROWS
+        answers = self._interpreted(leaves, batch) if few else None
+        if answers is not None:
+            return answers
+        return _run_quickly(self._traced(leaves), list(leaves), options)
 
     def _interpreted(
         self, leaves: Sequence[Any], batch: tuple[int, ...]
@@ -143,19 +148,21 @@ class Program:
             self._kept[key] = _programs.kept(self._function, leaves, where)
         return self._kept[key]
 
-    def _is_quick(self, leaves: Sequence[Any], rows: int) -> bool:
-        always = self._quick == "always"
-        if not self._quick or (rows > _QUICK_ROWS and not always):
-            return False
+    def _options(self, leaves: Sequence[Any], rows: int) -> _Options | None:
+        """What the rows are compiled with, None where it is all optimisations."""
         # (JAX refuses options inside another program, and that one is its author's.)
-        if not at_top_level() or platform_of(leaves) != "cpu":
-            return False
-        if always:
-            return True
+        if not self._quick or not at_top_level() or platform_of(leaves) != "cpu":
+            return None
+        if self._quick == "always":
+            return QUICK_OPTIONS
+        if rows > _QUICK_ROWS:
+            return None
         key = _shapes(leaves)
         done = self._rows.get(key, 0) + max(rows, 1)
         self._rows[key] = done
-        return done <= _QUICK_ROWS
+        if rows <= _QUICKEST_ROWS and done <= _QUICKEST_EVALUATIONS:
+            return QUICKEST_OPTIONS
+        return QUICK_OPTIONS if done <= _QUICK_EVALUATIONS else None
 
 
 class Interpreted:
@@ -232,34 +239,32 @@ def _shapes(leaves: Sequence[Any]) -> Any:
     return tuple((np.shape(leaf), leaf.dtype) for leaf in leaves)
 
 
-def _run_quickly(function: Callable[..., Any], leaves: list[Any], rows: int) -> Any:
-    options = _known_options(rows)
-    try:
-        return _quick(function, options)(leaves)
-    except jax.errors.JaxRuntimeError:
-        _check_options(options)
-        if _known_options(rows) == options:
-            raise
-        return _run_quickly(function, leaves, rows)
-
-
-_Options = tuple[tuple[str, bool | int], ...]
 _unknown_options: set[str] = set()
 
 
+def _run_quickly(function: Callable[..., Any], leaves: list[Any], options: _Options) -> Any:
+    known = _known(options)
+    try:
+        return _quick(function, tuple(known.items()))(leaves)
+    except jax.errors.JaxRuntimeError:
+        _check_options(known)
+        if _known(options) == known:
+            raise
+        return _run_quickly(function, leaves, options)
+
+
 @functools.lru_cache(maxsize=512)
-def _quick(function: Callable[..., Any], options: _Options) -> Callable[..., Any]:
+def _quick(function: Callable[..., Any], options: tuple[Any, ...]) -> Callable[..., Any]:
     return jax.jit(function, compiler_options=dict(options))
 
 
-def _known_options(rows: int) -> _Options:
-    options = QUICKEST_OPTIONS if rows <= _QUICKEST_ROWS else QUICK_OPTIONS
-    return tuple(o for o in options.items() if o[0] not in _unknown_options)
+def _known(options: _Options) -> _Options:
+    return {name: value for name, value in options.items() if name not in _unknown_options}
 
 
 def _check_options(options: _Options) -> None:
     """Find those that this jaxlib refuses; asked only when a compilation has failed."""
-    for name, value in options:
+    for name, value in options.items():
         try:
             jax.jit(lambda x: x + 1, compiler_options={name: value})(np.float32(0.0))
         except jax.errors.JaxRuntimeError:

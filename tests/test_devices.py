@@ -119,15 +119,15 @@ def on_the_host(nothing_interpreted):
 
 @pytest.fixture
 def quickly(monkeypatch, on_the_host):
-    """The batch sizes of the calls that were compiled quickly."""
+    """Of the calls that were compiled quickly, the options."""
     calls, run = [], _devices._run_quickly
     _x64._compiled.cache_clear()  # and with it the rows that other tests have counted
     # (A jaxlib that lacks an option has the first call run twice.)
-    _devices._check_options(tuple(_devices.QUICKEST_OPTIONS.items()))
+    _devices._check_options(_devices.QUICKEST_OPTIONS)
 
-    def spy(function, leaves, rows):
-        calls.append(function)
-        return run(function, leaves, rows)
+    def spy(function, leaves, options):
+        calls.append(options)
+        return run(function, leaves, options)
 
     monkeypatch.setattr(_devices, "_run_quickly", spy)
     return calls
@@ -139,15 +139,21 @@ def _waved(x):
 
 def test_only_the_first_rows_of_a_shape_are_compiled_quickly(quickly):
     """Breaks when a long batch runs unoptimised, or a loop over scalars does for ever."""
-    rows = _devices._QUICK_ROWS
-    for call in range(rows + 3):
+    none, first = _devices.QUICKEST_OPTIONS, _devices.QUICK_OPTIONS
+    for _ in range(_devices._QUICK_EVALUATIONS + 3):
         _x64.evaluate(_waved, 0.5, quick=True)
-        assert len(quickly) == min(call + 1, rows)
+    fewest = _devices._QUICKEST_EVALUATIONS
+    assert quickly == [none] * fewest + [first] * (_devices._QUICK_EVALUATIONS - fewest)
     quickly.clear()
-    batch = np.linspace(0.0, 1.0, rows // 2)
-    for _ in range(3):
-        _x64.evaluate(_waved, batch, quick=True)
-    assert len(quickly) == 2
+    few, rows = _devices._QUICKEST_ROWS, _devices._QUICK_ROWS
+    for size in (few, few + 1):
+        for _ in range(fewest // few + 1):
+            _x64.evaluate(_waved, np.linspace(0.0, 1.0, size), quick=True)
+    assert quickly == [none] * (fewest // few) + [first] * (fewest // few + 2)
+    quickly.clear()
+    for _ in range(_devices._QUICK_EVALUATIONS // rows + 2):
+        _x64.evaluate(_waved, np.linspace(0.0, 1.0, rows), quick=True)
+    assert quickly == [first] * (_devices._QUICK_EVALUATIONS // rows)
     quickly.clear()
     _x64.evaluate(_waved, np.linspace(0.0, 1.0, rows + 1), quick=True)
     _x64.evaluate(_waved, np.linspace(0.0, 1.0, 7))
@@ -205,9 +211,9 @@ def test_an_option_that_is_unknown_is_left_out(monkeypatch):
     monkeypatch.setattr(_devices, "_unknown_options", set())
     got = _x64.evaluate(_waved, np.array([0.5, 1.5]), quick=True)
     np.testing.assert_allclose(got, [np.sin(x) * np.exp(-x) for x in (0.5, 1.5)], rtol=1e-6)
-    assert _devices._known_options(1) == ((known, 0),)
+    assert _devices._known(options) == {known: 0}
     with pytest.raises(jax.errors.JaxRuntimeError):  # and what fails for another reason still does
-        _devices._run_quickly(_without_memory, [np.float32(1.0)], 1)
+        _devices._run_quickly(_without_memory, [np.float32(1.0)], options)
 
 
 def _without_memory(leaves):
