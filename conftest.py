@@ -15,9 +15,13 @@ if importlib.util.find_spec("opacus") is None or importlib.util.find_spec("torch
     collect_ignore.append("jaxdp/interop/_opacus.py")
 
 # Nearly all the suite's time is compilation, which XLA's older emitters do in half the time, and
-# in a quarter where LLVM optimises nothing (such programs are a few times slower). With XLA_FLAGS
+# in a quarter where LLVM optimises nothing (such programs are a few times slower), a tenth less
+# where a program is not split for several cores, which other workers have. With XLA_FLAGS
 # set, if only to nothing, the suite runs as users do.
-_QUICK = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+_QUICK = (
+    "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+    " --xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 def _compiles_with(flags: str) -> bool:
