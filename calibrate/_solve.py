@@ -1,5 +1,6 @@
 """One-parameter calibration: the least noisy value that meets an (epsilon, delta) target."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -286,7 +287,12 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     constants = jax.lax.stop_gradient((row.target, args))
     fixed = row._replace(target=constants[0], args=constants[1])
     a, b = jax.lax.stop_gradient((jnp.log(low), jnp.log(high)))
-    probed = _start.probe(fixed.estimate, a, b, numerical, valid, lanes)
+    # One direction at a time where they can be asked for so (a flag says which), and by one program
+    # wherever it is asked for: it takes seconds to trace.
+    split = numerical and _answers.in_parts(lowest, direction, chosen)
+    rough = jax.jit(fixed.estimate)
+    worst = functools.partial(_start.larger, rough) if split else rough
+    probed = _start.probe(worst, a, b, numerical, valid, lanes)
     usable, start, slope, met, (ends, values) = probed
     losses = [_curve.largest_loss(fixed.mechanism(x), direction) for x in ends]
     falling = met & ~usable & _falls(losses, values)
@@ -309,9 +315,11 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     tolerance, parts, floor = _TOLERANCE, None, -jnp.inf
     if numerical:
         tolerance = _NUMERICAL_TOLERANCE
-        split = _answers.in_parts(lowest, direction, chosen)
         search = _start.Search(
-            lambda y, way, by: fixed.estimate(sign * y, way, by), direction, split, lanes
+            lambda y, *way: rough(sign * y, *way),
+            lambda y, *way: fixed.estimate(sign * y, *way, by="fine"),
+            split,
+            lanes,
         )
         begin, slope, worse = _start.estimated(search, begin, sign * slope, aims)
         if split:

@@ -1,7 +1,7 @@
 """Where a calibration begins: points ever finer, then the roots of estimates of the curve."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ def probe(excess, low, high, differences, valid, lanes):
         )
         if differences:
             points = jnp.stack([x - far, x + far, x - 0.5 * run, x + 0.5 * run])
-            left, right, value, after = jax.vmap(excess)(points)
+            left, right, value, after = _lanes.few(excess, points)
             slope = (after - value) / run
         else:
             value, slope = jax.jvp(excess, (x,), (jnp.ones_like(x),))
@@ -86,14 +86,19 @@ def _reach(ends, some, x):
     return jnp.where(some, jnp.stack([jnp.minimum(ends[0], x), jnp.maximum(ends[1], x)]), ends)
 
 
-class Search(NamedTuple):
-    """Estimates of a decreasing constraint: of y, a direction, and how ("rough" or "fine").
+def larger(excess, x):
+    """The larger of the values of both directions, each by its flag."""
+    return jnp.max(_lanes.both(lambda add: excess(x, add)))
 
-    `split` if a direction may be traced, and one is to be followed at a time.
+
+class Search(NamedTuple):
+    """Estimates of a decreasing constraint: of y and, if `split`, of a direction's flag.
+
+    `split` if one direction is to be followed at a time.
     """
 
-    estimate: Callable[[jax.Array, Any, str], jax.Array]
-    direction: str
+    rough: Callable[..., jax.Array]
+    fine: Callable[..., jax.Array]
     split: bool
     lanes: int | None
 
@@ -102,12 +107,12 @@ def estimated(
     search: Search, begin: jax.Array, slope: jax.Array, aims: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Near the root of the constraint; its slope there; the worse of the directions (if split)."""
-    estimate, direction, split, lanes = search
+    rough, fine, split, lanes = search
     parts = None
     if split:  # one direction at a time, from the one that the estimate shows to be worse
-        parts = _roots.Parts(lambda y, way: estimate(y, way, "rough"), jnp.zeros((), bool))
+        parts = _roots.Parts(rough, jnp.zeros((), bool))
     near, slope, worse = _roots.estimate_root(
-        lambda y: estimate(y, direction, "rough"),
+        rough,
         begin,
         _ROUGH_TOLERANCE if aims else _ESTIMATE_TOLERANCE,
         slope,
@@ -116,9 +121,9 @@ def estimated(
     )
     begin = jnp.where(jnp.isfinite(near), near, begin)
     if aims:  # (which is dearer, and right about rare large losses)
-        way = worse if split else direction
+        way = (worse,) if split else ()
         near, slope, _ = _roots.estimate_root(
-            lambda y: estimate(y, way, "fine"), begin, _FINE_TOLERANCE, slope, None, lanes
+            lambda y: fine(y, *way), begin, _FINE_TOLERANCE, slope, None, lanes
         )
         begin = jnp.where(jnp.isfinite(near), near, begin)
     return begin, slope, worse

@@ -18,15 +18,19 @@ from jaxdp import _devices
 
 
 def both(one: Callable[[jax.Array], Any]) -> Any:
-    """`one` of the flags False and True, stacked along a new first axis: one program for both.
+    """`one` of the flags False and True, stacked along a new first axis: see `few`."""
+    return few(one, jnp.array([False, True]))
 
-    On an accelerator they are a batch of two. A CPU takes one after the other: it is as fast, and
-    to batch all operations takes half the time in which they are traced.
+
+def few(one: Callable[[jax.Array], Any], values: jax.Array) -> Any:
+    """`one` of each of a few values, stacked along a new first axis: one program for all.
+
+    On an accelerator they are a batch. A CPU takes one after the other: it is as fast, and to batch
+    all operations takes half the time in which they are traced.
     """
-    flags = jnp.array([False, True])
     if _devices.platform_of(()) == "cpu":
-        return lax.map(one, flags)
-    return jax.vmap(one)(flags)
+        return lax.map(one, values)
+    return jax.vmap(one)(values)
 
 
 def each(one: Callable[..., Any], rows: Sequence[tuple[Any, ...]]) -> list[Any]:
@@ -45,6 +49,7 @@ def first(one: Callable[..., Any], rows: tuple[jax.Array, ...], number: jax.Arra
 
     On an accelerator a batch of all. A CPU takes one after the other, and no more than are asked.
     """
+    one = jax.jit(one)  # traced once
     shapes = jax.eval_shape(one, *(row[0] for row in rows))
     nothing = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), shapes)
 

@@ -256,7 +256,9 @@ def safe_root_and_value(
       size: as for `safe_root`.
     """
     # (`lax.custom_root` traces derivatives of f whether or not anybody asks for them.)
-    closed, held = (f, operands) if operands is not None else jax.closure_convert(f, start)
+    closed, held = (jax.jit(f), operands)
+    if operands is None:
+        closed, held = jax.closure_convert(f, start)
     start, slope, floor = jax.lax.stop_gradient((start, slope, floor))
 
     @jax.custom_jvp

@@ -220,6 +220,7 @@ def _bisect(
     `at` is given a tilt, the law there, and the law at tilt 0. That is what the loop looks at
     first, as its deviation tells where tilts are to be sought: one program for all.
     """
+    at = jax.jit(at)  # traced once
     farthest = jnp.max(jnp.where(atoms.log_p > -jnp.inf, jnp.abs(atoms.loss), 0.0))
 
     def halve(i: jax.Array, state: tuple) -> tuple:
@@ -241,7 +242,7 @@ def _bisect(
 
     nothing = jnp.zeros((), jnp.float64)
     none = Tilted(nothing, nothing, nothing + 1.0)
-    unknown = jax.eval_shape(lambda: at(nothing, none, none))
+    unknown = jax.eval_shape(at, nothing, none, none)
     unknown = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), unknown)
     last = nothing, unknown
     state = nothing, nothing, nothing - jnp.inf, none, last, last

@@ -161,6 +161,7 @@ def _parts(terms: Terms, chosen: Choice, size: int, side: int) -> _Part:
             single.append((term, jax.tree.map(lambda x: x[0], own)))
             continue
 
+        @jax.jit  # traced once
         @jax.checkpoint
         def member(x: Any, term=term) -> _Part:
             return one(term.term(x[0]), x[1])

@@ -115,6 +115,7 @@ def _where(some: jax.Array, build: Callable[[], Term]) -> Term:
     """The term where that is so, else one of zeros: what its masses close over is handed on."""
     program = []
 
+    @jax.jit  # traced once
     def numbers() -> tuple[list[jax.Array], Any]:
         term = build()
         closed = jax.make_jaxpr(term.masses)(*jnp.zeros((2,), jnp.float64))
