@@ -112,9 +112,8 @@ def compare_samplers(
       epochs: a known integer.
       epsilon, delta: the target, epsilon > 0 and delta in (0, 1).
       schemes: which of them, by default `calibrate.SCHEMES`, those that differ ("cyclic poisson"
-        and "b-min-sep" only where an epoch has `min_separation` batches). Each compiles its own
-        program, random allocation (and the lower end of the shuffled ones) for half a minute or
-        more.
+        and "b-min-sep" only where an epoch has `min_separation` batches). Each is a program of its
+        own, which takes some seconds.
       min_separation: b of "cyclic poisson" and "b-min-sep", a known integer: what banded strategies
         of b bands need.
 
