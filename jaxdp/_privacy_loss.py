@@ -38,8 +38,8 @@ from jaxdp._methods import Numerical
 from jaxdp._noise import LossDistribution
 from jaxdp._privacy_loss_build import build
 
-Direction = Literal["remove", "add"]
-_DIRECTIONS = ("remove", "add")
+Direction = Literal["remove", "add", "both"]
+_DIRECTIONS = ("remove", "add", "both")
 
 
 @jax.tree_util.register_dataclass
@@ -47,9 +47,10 @@ _DIRECTIONS = ("remove", "add")
 class PrivacyLoss(_structure.Compared):
     """A law of X = dP/dQ on a log-uniform grid, above or below that of a mechanism.
 
-    Made by `privacy_loss`. "remove" reads the pair (P, Q) as it stands, "add" the pair (Q, P).
-    Every reading broadcasts its argument, works under jit, vmap and grad, and is certified: an
-    upper bound if `upper`, else a lower one (`renyi` is that of the grid alone).
+    Made by `privacy_loss`. "remove", the default, reads the pair (P, Q) as it stands, "add" the
+    pair (Q, P), "both" the worse of them, as the queries of jaxdp do. Every reading broadcasts its
+    argument, works under jit, vmap and grad, and is certified: an upper bound if `upper`, else a
+    lower one (`renyi` is that of the grid alone).
 
     Attributes:
       start: the least loss of the grid.
@@ -204,13 +205,13 @@ class PrivacyLoss(_structure.Compared):
         """The hockey-stick divergence at e^epsilon, any real epsilon.
 
         Raises:
-          ValueError: for nan epsilon or another direction.
+          ValueError: for nan epsilon or an unknown direction.
 
         Example:
           >>> import jaxdp
           >>> law = jaxdp.privacy_loss(jaxdp.Gaussian(1.0), delta=1e-5)
-          >>> round(float(law.hockey_stick(1.0)), 2), round(float(law.hockey_stick(-1.0)), 2)
-          (0.13, 0.68)
+          >>> [round(float(law.hockey_stick(x)), 2) for x in (1.0, -1.0)]
+          [0.13, 0.68]
         """
         _checks.check("epsilon", epsilon, _checks.NOT_NAN)
         return self._read(_curve_of, epsilon, direction)
@@ -253,7 +254,7 @@ class PrivacyLoss(_structure.Compared):
         """The least epsilon >= 0 at which the curve meets delta; inf where none does.
 
         Raises:
-          ValueError: for delta outside (0, 1) or another direction.
+          ValueError: for delta outside (0, 1) or an unknown direction.
 
         Example:
           >>> import jaxdp
@@ -271,7 +272,7 @@ class PrivacyLoss(_structure.Compared):
         what an order weighs most may lie off the grid. `jaxdp.renyi` is exact.
 
         Raises:
-          ValueError: for alpha outside (1, inf) or another direction.
+          ValueError: for alpha outside (1, inf) or an unknown direction.
         """
         _checks.check("alpha", alpha, _checks.FINITE_ORDER)
         return self._read(readings.renyi, alpha, direction, "nearest")
@@ -283,13 +284,16 @@ class PrivacyLoss(_structure.Compared):
         all g.
 
         Raises:
-          ValueError: for fpr outside [0, 1] or another direction.
+          ValueError: for fpr outside [0, 1] or an unknown direction.
         """
         _checks.check("fpr", fpr, _checks.PROBABILITY)
         return self._read(readings.tradeoff, fpr, direction, "down" if self.upper else "up")
 
     def _read(self, function, argument, direction, rounding=None):
         _checks.check_choice("direction", direction, _DIRECTIONS)
+        if direction == "both":
+            worse = jnp.minimum if function is readings.tradeoff else jnp.maximum
+            return worse(*(self._read(function, argument, d, rounding) for d in _DIRECTIONS[:2]))
         direct = (direction == "remove") != self.reversed
         if not direct and self.opposite is not None:
             return self.opposite._read(function, argument, "remove", rounding)
@@ -322,7 +326,7 @@ def privacy_loss(
     m: Mechanism,
     *,
     delta: ArrayLike = 1e-5,
-    direction: Literal["remove", "add", "both"] = "both",
+    direction: Direction = "both",
     side: Literal["upper", "lower"] = "upper",
     grid_size: int | None = None,
     chunk: int | None = None,
@@ -332,9 +336,8 @@ def privacy_loss(
     Args:
       m: any mechanism with a numerical law; its parameters broadcast against delta.
       delta: where the law is to be accurate, in (0, 1). Any shape.
-      direction: which pair is (P, Q): "remove" (with the record, without it) or "add". Either can
-        be read from either law; the other one knows next to nothing at small delta. By default
-        the law is of "remove", with that of "add" beside it for what is read in that direction.
+      direction: the pair (P, Q) of "remove" (with the record, without it), of "add", or a law of
+        each ("both"): one alone says next to nothing of the other direction at small delta.
       side: a law "upper" (its curve lies above the mechanism's) or "lower".
       grid_size: lattice points, a power of two; None takes 8192.
       chunk: how many laws to compute at a time; by default what the device has memory for.
@@ -344,8 +347,7 @@ def privacy_loss(
 
     Raises:
       ValueError: for delta outside (0, 1), an unknown side or direction, or a mechanism without
-        a law that serves both directions (a composition on a Poisson sample, shuffled reports).
-        TypeError: if m is no mechanism.
+        such a law (a composition on a Poisson sample, shuffled reports). TypeError: if m is none.
 
     Example:
       >>> import jaxdp
@@ -356,7 +358,7 @@ def privacy_loss(
     """
     require_mechanism("m", m)
     _checks.check("delta", delta, _checks.OPEN_DELTA)
-    _checks.check_choice("direction", direction, (*_DIRECTIONS, "both"))
+    _checks.check_choice("direction", direction, _DIRECTIONS)
     _checks.check_choice("side", side, ("upper", "lower"))
     m = with_schedules(m)
     if _curve.has_average(m):

@@ -53,8 +53,9 @@ class RepeatAndSelect(OfCurve, OfDivergences):
     (proof in `jaxdp._tuning._curve`, which sharpens m delta(epsilon - c) of Koskela, Redberg & Wang
     2024, arXiv 2402.06701); from below, what an order attains that ranks outputs by their loss from
     some loss upwards, and those below it as the best. (Outputs of one loss may be told apart, by a
-    random tag say: of few outcomes that are not, no order may attain that much.) Epsilons are a percent apart or less as a
-    rule, a fifth where K is Poisson and many runs of little loss count, more at delta above 1e-3.
+    random tag say: of few outcomes that are not, no order may attain that much.) Epsilons are a
+    percent apart or less as a rule, a fifth where K is Poisson and many runs of little loss count,
+    more at delta above 1e-3.
     Composed with others, or sampled, a symmetric pair of that curve stands for it. Of guarantees
     without a law (`ConcentratedDP`) there is nothing below. Rényi divergences are those of
     Papernot & Steinke 2022, arXiv 2110.03620, Theorems 2 and 6.

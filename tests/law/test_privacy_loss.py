@@ -56,6 +56,23 @@ def test_epsilon_inverts_the_curve():
     np.testing.assert_allclose(again, DELTAS, rtol=1e-9)
 
 
+def test_both_directions_are_read_at_once():
+    """Breaks when "both" says more privacy than one of the directions, in any reading."""
+    pair = jaxdp.FinitePair([0.1, 0.3, 0.6], [0.5, 0.2, 0.3])
+    for side in ("upper", "lower"):
+        found = jaxdp.privacy_loss(jaxdp.Repeated(pair, 3), side=side)
+        for reading, at, worse in (
+            (found.epsilon, [1e-5, 0.1, 0.5], np.maximum),
+            (found.delta, EPSILONS, np.maximum),
+            (found.log_hockey_stick, EPSILONS, np.maximum),
+            (found.tradeoff, [0.0, 0.2, 0.9], np.minimum),
+            (found.renyi, [1.5, 8.0], np.maximum),
+        ):
+            each = [np.asarray(reading(at, direction=d)) for d in ("remove", "add")]
+            assert not np.array_equal(*each)
+            np.testing.assert_array_equal(reading(at, direction="both"), worse(*each))
+
+
 def test_reversal_trades_the_directions():
     """Breaks when the reversed law reads another pair."""
     one, other = law("upper"), law("upper").reverse()
