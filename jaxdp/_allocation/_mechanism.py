@@ -253,7 +253,8 @@ class RandomAllocation(Composition):
     num_selected: ArrayLike = 1
     num_epochs: ArrayLike = 1
     # Decides the structure and holds no parameter: () if k = 1 and one epoch are known, (None,)
-    # if k = 1 is, (None, None, None) if k is known to divide t, (None, None) otherwise.
+    # if k = 1 is, (None, None) otherwise, with a third None if k is known to divide t, a fourth if
+    # it is known to be t (a composition).
     split: Any = dataclasses.field(init=False, repr=False, default=())
     # Likewise, of blocks that are known to be long: see `Block`.
     long: Any = dataclasses.field(init=False, repr=False, default=())
@@ -280,13 +281,14 @@ class RandomAllocation(Composition):
         one = selected is not None and bool(np.all(selected == 1))
         once = one and epochs is not None and bool(np.all(epochs == 1))
         perhaps_once = one and (epochs is None or bool(np.any(epochs == 1)))
-        even, length, between = False, 0, False
+        even, length, between, every = False, 0, False, False
         if steps is not None and selected is not None:
             between = bool(np.all((selected > 1) & (selected < steps)))
             even = bool(np.all(np.remainder(steps, selected) == 0))
+            every = bool(np.all((selected > 1) & (selected == steps)))
             bounds = _LONG_ALONE if once else _LONG
             length = sum(bool(np.any(steps > bound * selected)) for bound in bounds)
-        split = (None, None, None) if even else (None, None)
+        split = (None,) * (4 if every else 3 if even else 2)
         object.__setattr__(self, "split", () if once else (None,) if one else split)
         object.__setattr__(self, "long", (None,) * length)
         object.__setattr__(self, "once", (None,) if perhaps_once and not once else ())
@@ -301,6 +303,8 @@ class RandomAllocation(Composition):
             inside = inside & (self.num_epochs == 1.0)
         if len(self.split) < 2:
             return inside & (self.num_selected == 1.0)
+        if len(self.split) == 4:
+            return inside & (self.num_selected == self.num_steps)
         even = jnp.remainder(self.num_steps, self.num_selected) == 0.0
         return inside & even if len(self.split) == 3 else inside
 
@@ -309,6 +313,8 @@ class RandomAllocation(Composition):
         if len(self.split) < 2:
             block = Block(self.mechanism, t, long=self.long)
             return [Term(block, epochs if self.split else None)]
+        if len(self.split) == 4:
+            return [term.times(k * epochs) for term in self.mechanism._terms()]
         if len(self.split) == 3:
             whole = Whole(t, k, k, self.perhaps)
             return [Term(Block(self.mechanism, t / k, long=self.long, whole=whole), k * epochs)]

@@ -122,3 +122,19 @@ def test_blocks_that_have_to_be_spent_together():
     got = np.asarray(jaxdp.delta(run, at, direction="add"))
     assert np.all(got >= np.array(truth) * (1.0 - 1e-6))
     np.testing.assert_allclose(got, truth, rtol=2e-3)
+
+
+def test_all_steps_are_a_composition():
+    """Breaks when k = t is more than the composition of t steps, or asks for an average."""
+    chosen = jaxdp.RandomAllocation(jaxdp.Gaussian(0.7), 7, 7, num_epochs=2)
+    exact = jaxdp.Gaussian(0.7 / math.sqrt(14.0))
+    deltas = np.array([0.3, 1e-5, 1e-30])
+    np.testing.assert_allclose(jaxdp.epsilon(chosen, deltas), jaxdp.epsilon(exact, deltas), 1e-6)
+    step = jaxdp.PoissonSampled(jaxdp.RandomizedResponse(2.0), 0.3)
+    found = jaxdp.epsilon_bounds(jaxdp.RandomAllocation(step, [3, 5], [3, 5]), 1e-3)
+    np.testing.assert_array_equal(found, jaxdp.epsilon_bounds(jaxdp.Repeated(step, [3, 5]), 1e-3))
+    # (steps and choices put into that structure by hand are no composition)
+    leaves, structure = jax.tree.flatten(jaxdp.RandomAllocation(step, 5, 5))
+    other = jax.tree.unflatten(structure, [*leaves[:-2], 3, leaves[-1]])
+    assert (other.num_steps, other.num_selected) == (5, 3)
+    assert np.isnan(jaxdp.epsilon(other, 1e-3))
