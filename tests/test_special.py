@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import truth
 
-from jaxdp import _special
+from jaxdp import _special, _special_double
 
 
 @pytest.fixture(autouse=True)
@@ -150,3 +150,29 @@ def test_logsumexp():
     gradient = jax.grad(lambda v: _special.logsumexp(v, axis=-1)[0])(x)
     np.testing.assert_allclose(gradient[0], [0.7310585786300049, 0.2689414213699951, 0], 1e-12)
     assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("less_one", [0.0, 1.0])
+def test_exponentials_of_twice_the_digits(less_one):
+    """Breaks when halves of a number are told by operations that XLA may fuse, or a digit is lost.
+
+    Compiled and, as the suite runs it first, by NumPy.
+    """
+    rng = np.random.default_rng(7)
+    head = np.concatenate([-(10.0 ** rng.uniform(-12, 2.8, 200)), 10.0 ** rng.uniform(-12, 0, 50)])
+    rest = 1e-17 * head * rng.uniform(-1.0, 1.0, head.size)
+    for run in (jax.jit(_special_double.exponential), _special_double.exponential):
+        found = run((head, rest), less_one)
+        with mp.workdps(60):
+            for x, y, a, b in zip(head, rest, *map(np.asarray, found), strict=True):
+                exact = mp.exp(mp.mpf(x) + mp.mpf(y)) - less_one
+                if abs(exact) > 1e-290:
+                    assert abs(mp.mpf(float(a)) + mp.mpf(float(b)) - exact) < 1e-30 * abs(exact)
+
+
+def test_sums_that_leave_next_to_nothing():
+    """Breaks when what additions round is not added up."""
+    values = np.array([1.0, 1e-17, -1.0, 3e-25, 1e-17, -2e-17])
+    with mp.workdps(60):
+        exact = float(mp.fsum(mp.mpf(x) for x in values))
+    assert abs(_special_double.total(values) - exact) < 1e-32

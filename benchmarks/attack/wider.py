@@ -19,7 +19,7 @@ def _table(rng, n):
     log_p = np.log(p / p.sum(axis=1, keepdims=True))
     top = np.max(log_p - losses, axis=1, keepdims=True)
     log_q = top + np.log(np.sum(np.exp(log_p - losses - top), axis=1, keepdims=True))
-    kept = -np.log(rng.uniform(0.05, 1.0 - 1e-9, (n, 1)))
+    kept = -np.log1p(-draw.log_uniform(rng, 1e-11, 0.95, n)[:, None])
     return np.stack([losses + np.where(log_q > -kept, log_q + kept, 0.0), log_p], axis=1)
 
 

@@ -61,9 +61,11 @@ def _round(equation: Any) -> Function:
 
 
 def _reduce_precision(equation: Any) -> Function:
-    single = np.finfo(np.float32)
-    bits = (equation.params["exponent_bits"], equation.params["mantissa_bits"])
-    if bits != (single.nexp, single.nmant) or _dtype(equation) != np.float64:
+    single, double = np.finfo(np.float32), np.finfo(np.float64)
+    exponent, mantissa = (equation.params[f"{name}_bits"] for name in ("exponent", "mantissa"))
+    if _dtype(equation) == np.float64 and exponent == double.nexp:
+        return functools.partial(_head, 2.0 ** (double.nmant - mantissa) + 1.0)
+    if (exponent, mantissa) != (single.nexp, single.nmant) or _dtype(equation) != np.float64:
         return None
 
     def run(x: Any) -> Any:
@@ -72,6 +74,12 @@ def _reduce_precision(equation: Any) -> Function:
         return np.where(np.abs(x) < single.tiny, np.copysign(0.0, x), narrow)
 
     return run
+
+
+def _head(factor: float, x: Any) -> Any:
+    """x with fewer bits (Dekker 1971), 2^k + 1 times less than the largest number."""
+    more = factor * x
+    return more - (more - x)
 
 
 def _logistic(x: Any) -> Any:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences, _rates, _special
+from jaxdp import _checks, _divergences, _rates, _special, _special_double
 from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import Base, Direction, mechanism
 from jaxdp._mechanisms._base import Masses
@@ -45,19 +45,11 @@ def check_distribution(name: str, value: Any, ndim: int) -> None:
 def _excess(p: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The sums of rows less 1, and whether these are distributions up to rounding.
 
-    What the additions round is added up too (Knuth 1974, 4.2.2): of a row like (1e-20, 1) all that
-    matters is below the last digit of its sum.
+    What the additions round is added up too: of a row like (1e-20, 1) all that matters is below the
+    last digit of its sum.
     """
     values = jnp.concatenate([jnp.full_like(p[..., :1], -1.0), p], axis=-1)
-    lost = jnp.zeros_like(p[..., 0])
-    while values.shape[-1] > 1:
-        if values.shape[-1] % 2:
-            values = jnp.concatenate([values, jnp.zeros_like(values[..., :1])], axis=-1)
-        a, b = values[..., 0::2], values[..., 1::2]
-        values = a + b
-        moved = values - a
-        lost = lost + jnp.sum((a - (values - moved)) + (b - moved), axis=-1)
-    excess = values + lost[..., None]
+    excess = _special_double.total(jnp.moveaxis(values, -1, 0))[..., None]
     good = jnp.all(p >= 0.0, axis=-1, keepdims=True) & (jnp.abs(excess) <= _SUM_TOLERANCE)
     return jnp.where(good, excess, 0.0), good
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from jaxdp import _checks, _divergences, _special
+from jaxdp import _checks, _divergences, _special, _special_double
 from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import Direction, mechanism
 from jaxdp._noise._finite_pairs import FiniteFamily
@@ -24,7 +24,8 @@ class LossDistribution(FiniteFamily):
     A finite pair: the outcome i has P-mass p_i and Q-mass :math:`q_i = p_i e^{-l_i}`, one more has
     P-mass `infinity_mass` and no Q-mass, and one more has what Q lacks of 1 and no P-mass. So the
     table determines both directions: "remove" reads the law as it is, "add" that of the pair
-    (Q, P), whose infinite loss has mass 1 - sum_i q_i. All sums are exact but for rounding.
+    (Q, P), whose infinite loss has mass 1 - sum_i q_i. That sum has the digits of what it leaves;
+    if this is less than 1e-14 of its terms 1 - e^-l_i, it is taken for rounding of the table.
 
     A table that was rounded pessimistically (upwards) for one direction bounds that direction only:
     ask it with `direction="remove"`, and a table of its own for the other one.
@@ -90,11 +91,12 @@ class LossDistribution(FiniteFamily):
         losses, log_p = jnp.asarray(self.losses), jnp.asarray(self.log_masses)
         lost = subnormal.log_positive(self.infinity_mass)
         log_total = _special.logsumexp(jnp.append(log_p, lost))
+        lacks, size = _lacking(losses, log_p, jnp.asarray(self.infinity_mass, losses.dtype))
+        lacks, size = lacks * jnp.exp(-log_total), size * jnp.exp(-log_total)
         good = (jnp.abs(log_total) <= 2.0 * _TOLERANCE) & jnp.all(jnp.isfinite(losses))
         good &= _checks.PROBABILITY.contains(jnp.asarray(self.infinity_mass))
         log_p, lost = log_p - log_total, lost - log_total
         log_q = log_p - losses
-        lacks, size = _lacking(losses, log_p, lost)
         good &= lacks >= -2.0 * _TOLERANCE
         some = lacks > _ROUNDING * (1.0 + losses.shape[0] / 1000.0) * size
         log_rest = jnp.where(some, jnp.log(jnp.where(some, lacks, 1.0)), -jnp.inf)
@@ -116,13 +118,25 @@ class LossDistribution(FiniteFamily):
         return jnp.where(exact, jnp.minimum(tau, above), above)
 
 
-def _lacking(losses: jax.Array, log_p: jax.Array, lost: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What Q lacks of 1 = sum_i p_i + tau: tau + sum_i p_i (1 - e^{-l_i}); and its terms' sizes.
+def _lacking(losses: jax.Array, log_p: jax.Array, tau: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """What Q lacks of sum_i p_i + tau: tau + sum_i p_i (1 - e^{-l_i}); and its terms' sizes.
 
-    1 - sum_i q_i would lose the digits of what small losses leave.
+    Terms of both signs may leave 1e-14 of them, of which the digits count: they are summed with
+    twice the digits (and differentiated without).
     """
-    p, near = jnp.exp(log_p), losses > -1.0
-    small = p * -jnp.expm1(-jnp.where(near, losses, 0.0))
-    terms = jnp.where(near, small, p - jnp.exp(log_p - jnp.where(near, 0.0, losses)))
-    tau = jnp.exp(lost)
-    return jnp.sum(terms) + tau, jnp.sum(jnp.abs(terms)) + tau
+    near = losses > -1.0
+    p, moved = jnp.exp(log_p), jnp.where(near, 0.0, losses)
+    terms = jnp.where(
+        near, p * -jnp.expm1(-jnp.where(near, losses, 0.0)), p - jnp.exp(log_p - moved)
+    )
+    lacks, size = jnp.sum(terms) + tau, jnp.sum(jnp.abs(terms)) + tau
+    losses, log_p, tau = jax.lax.stop_gradient((losses, log_p, tau))
+    head, rest = _special_double.add(log_p, -moved)
+    mass = _special_double.exponential((log_p, jnp.zeros_like(log_p)))
+    other = jnp.where(near, -losses, head), jnp.where(near, 0.0, rest)
+    other = _special_double.exponential(other, jnp.where(near, 1.0, 0.0))
+    small = _special_double.times(mass, other)
+    large = _special_double.plus((-mass[0], -mass[1]), other)
+    heads, rests = (-jnp.where(near, a, b) for a, b in zip(small, large, strict=True))
+    exact = _special_double.total(jnp.append(heads, tau), rests)
+    return lacks + jax.lax.stop_gradient(exact - lacks), size
