@@ -19,7 +19,7 @@ from calibrate._solve import (
     excess_over_target,
 )
 from jaxdp import _answers, _checks, _queries, _x64
-from jaxdp._mechanisms import Mechanism
+from jaxdp._mechanisms import Mechanism, _curve
 from jaxdp._methods import Method, check_method
 
 _LARGEST = 2**53
@@ -140,7 +140,10 @@ def _row(epsilon, delta, args, low, high, build, direction, method):
     )
     _, ends, good, _, best = jax.lax.while_loop(open_, body, start)
     both, some = jnp.all(ends <= 0.0), jnp.any(ends <= 0.0)
-    less_private = jnp.where(ends[0] >= ends[1], low, high)
+    losses = [_curve.largest_loss(build(x, *args), direction) for x in (low, high)]
+    # (Where no loss of either end is as large as epsilon, the largest ones say which is.)
+    rises = jnp.where(ends[0] == ends[1], losses[0] < losses[1], ends[0] < ends[1])
+    less_private = jnp.where(rises, high, low)
     value = jnp.where(both, less_private, jnp.where(some, good, jnp.nan))
     best = jnp.where(both, jnp.max(ends), best)
     valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta)

@@ -112,6 +112,13 @@ def test_files_with_other_settings_are_refused(tmp_path):
     assert "sigma must be a number, got 'one'" in invoke(path).stderr
 
 
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    """Breaks when what Windows writes is refused."""
+    path = tmp_path / "run.json"
+    path.write_text('{"sigma": "one"}', encoding="utf-8-sig")
+    assert "sigma must be a number, got 'one'" in invoke(path).stderr
+
+
 def test_what_takes_long_says_so(monkeypatch, capsys):
     """Breaks when a first question is silent for its whole compilation, or a quick one is not."""
     monkeypatch.setattr(_display, "_PATIENCE", 0.05)

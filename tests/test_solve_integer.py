@@ -48,6 +48,21 @@ def test_fewest_steps_where_privacy_rises():
     assert (int(slack.value), int(slack.status)) == (50, int(calibrate.Status.SLACK))
 
 
+def test_all_of_a_bracket_may_be_without_a_loss_that_large():
+    """Breaks when ends of equal delta, 0, are told apart by their order: 1 of 100 was returned."""
+    laplace = jaxdp.Laplace(10.0)
+    for build, high in (
+        (lambda n: jaxdp.Repeated(laplace, n), 100),
+        (lambda n: jaxdp.RandomAllocation(laplace, 100, n), 20),
+    ):
+        found = calibrate.solve_integer(build, epsilon=20.0, delta=1e-5, bracket=(1, high))
+        assert (int(found.value), int(found.status)) == (high, int(calibrate.Status.SLACK))
+    found = calibrate.solve_integer(
+        lambda t: jaxdp.RandomAllocation(laplace, t), epsilon=20.0, delta=1e-5, bracket=(2, 9)
+    )
+    assert int(found.value) == 2
+
+
 def test_errors():
     """Breaks when a bracket that is not one passes."""
     for bracket in ((0, 5), (5, 5), (1.5, 3), (1, 2.0**60)):

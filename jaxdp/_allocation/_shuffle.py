@@ -40,6 +40,8 @@ _INSIDE = 1.0 - 1e-9
 _NEAR = 1e-5  # of the range of eps0: steps of differences, and what counts as its end
 _LARGEST = 1e9
 _DEEP = 60.0  # deviations of the loss up to which eps0 is looked for: delta0 is e^-1800 there
+# Where these are not known: among so many points, up to a delta0 of e to that.
+_POINTS, _NOTHING = 64, -1000.0
 
 
 @mechanism
@@ -187,9 +189,18 @@ def _range(step: Base, epsilon: jax.Array) -> tuple[jax.Array, jax.Array]:
     low, high = step._loss_range()
     pure = jnp.where(high > -low, high, -low)
     second = 2.0 * step._rate(jnp.asarray(2.0))  # mu^2 for the Gaussian
-    second = jnp.where(second < 1e6, second, 1e6)
     start = jnp.where(epsilon > 0.0, epsilon, 0.0)
-    far = start + 0.5 * second + _DEEP * jnp.sqrt(second)
+
+    def by_moment() -> jax.Array:
+        spread = jnp.where(second < 1e6, second, 1e6)
+        return start + 0.5 * spread + _DEEP * jnp.sqrt(spread)
+
+    def by_curve() -> jax.Array:  # (stated noise may not know that moment)
+        points = start + jnp.geomspace(1e-3, 1e6, _POINTS)
+        some = jax.vmap(lambda e: _worse(step, e, 0.0))(points) > _NOTHING
+        return jnp.max(jnp.where(some, points, points[0])) * (points[-1] / points[-2])
+
+    far = lax.cond(second < jnp.inf, by_moment, by_curve)
     top = jnp.where(pure < far, pure, far)
     return jnp.where(start < top, start, 0.0), top
 

@@ -63,8 +63,8 @@ class AdditiveNoise(CustomMechanism):
         beyond support of one of the two laws only have an infinite loss.
       tail_rate: the most by which log f falls per unit of y far out, r for tails like e^{-r y}: the
         loss there is at most r Delta. It is asked for where there is no support and the loss does
-        not fall to 0 far out. (With inf the loss is unbounded, and Rényi divergences above order 1
-        come back infinite.)
+        not fall to 0 far out. (With inf the loss is unbounded, and Rényi divergences come back
+        infinite.)
       turns: how often the loss turns right of Delta/2 between rising and falling, at most: 0 for
         log-concave f, 1 for Student's t. At most 8.
 

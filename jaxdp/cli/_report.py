@@ -71,7 +71,7 @@ class Report:
 def read_settings(path: pathlib.Path) -> dict[str, Any]:
     """Settings from a JSON or TOML file, under the names of the options."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         found = tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as JSON, or TOML if so named ({error})") from None

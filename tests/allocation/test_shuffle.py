@@ -339,6 +339,21 @@ def test_compositions_of_other_reports():
 _KNOWN = jaxdp.ConcentratedDP(0.1)
 
 
+def _bell(y, sigma):
+    return -0.5 * (y / sigma) ** 2
+
+
+def test_noise_that_is_stated_is_amplified_like_its_own():
+    """Breaks when eps0 is not looked for where losses are: no amplification of 10,000 reports."""
+    n = np.array([1e4, 1e6])
+    stated = jaxdp.Shuffled(jaxdp.AdditiveNoise(_bell, (1.3,)), n)
+    with jax.enable_x64(True):
+        found = jaxdp.epsilon(stated, 1e-6)
+        np.testing.assert_allclose(
+            found, jaxdp.epsilon(jaxdp.Shuffled(jaxdp.Gaussian(1.3), n), 1e-6), 1e-6
+        )
+
+
 @pytest.mark.parametrize(
     "m",
     [
