@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxdp import _special
+from jaxdp._rounding import is_least
 
 # Orders are searched over t = log(alpha - 1): a grid, then zooms onto its best node.
 _GRID_LOW, _GRID_HIGH, _GRID_NODES = -9.0, 16.0, 101
@@ -55,7 +56,7 @@ def minimise_over_orders(
 
     def best(nodes):
         values = jax.lax.stop_gradient(jax.vmap(at)(nodes))
-        return jnp.max(jnp.where(values == jnp.min(values), nodes, -jnp.inf))
+        return jnp.max(jnp.where(is_least(values), nodes, -jnp.inf))
 
     offsets = jnp.linspace(-1.0, 1.0, _ZOOM_NODES, dtype=jnp.float64)
     width = (_GRID_HIGH - _GRID_LOW) / (_GRID_NODES - 1)

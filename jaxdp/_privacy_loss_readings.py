@@ -325,21 +325,22 @@ def _tradeoff_below(law: Any, fpr, at, log_masses, rough, direct, single) -> jax
         return jnp.where(log_g < log_kink, left, right) + 4.0 * rough * scale
 
     usable = (jnp.abs(at) < _LARGEST_EXPONENT) & (at >= law.anchor) & seen
-    first = jnp.min(jnp.where(usable, at, jnp.inf))
-    last = jnp.max(jnp.where(usable, at, -jnp.inf))
-    some = jnp.isfinite(first)
+    # (By their places: points that are worked out twice may be rounded differently.)
+    index, some = jnp.arange(at.shape[0]), jnp.any(usable)
+    first = jnp.min(jnp.where(usable, index, at.shape[0] - 1))
+    last = jnp.max(jnp.where(usable, index, 0))
     whole = floor_line(log_kink)
     lines = _line(at, h, fpr, rough, direct)
     inner = jnp.maximum(lines[:-1], lines[1:])
     outer = floor_line(jnp.clip(log_kink, at[:-1], at[1:]))
     cells = jnp.where(usable[:-1] & usable[1:], jnp.minimum(inner, outer), outer)
-    cells = jnp.where((at[:-1] >= first) & (at[1:] <= last), cells, -jnp.inf)
-    beyond = floor_line(jnp.maximum(log_kink, jnp.where(some, last, 0.0)))
+    cells = jnp.where((index[:-1] >= first) & (index[1:] <= last), cells, -jnp.inf)
+    beyond = floor_line(jnp.maximum(log_kink, jnp.where(some, at[last], 0.0)))
     # Up to the first point H is at least what it is there, first_h, and at least
     # max(tau, 1 - g (1 - tau')): the line is highest where the two meet, or at that point.
-    first_h = jnp.max(jnp.where(usable & (at == first), h, 0.0))
+    first_h = jnp.where(some, h[first], 0.0)
     meet = log1p(-jnp.minimum(first_h, 1.0 - 1e-16)) - rest
-    before = floor_line(jnp.minimum(meet, jnp.where(some, first, 0.0)))
+    before = floor_line(jnp.minimum(meet, jnp.where(some, at[first], 0.0)))
     best = jnp.maximum(jnp.maximum(jnp.max(cells), beyond), before)
     return jnp.where(some, jnp.minimum(best, whole), whole)
 

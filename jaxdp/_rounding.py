@@ -18,6 +18,17 @@ def nearest(value: jax.Array, dtype: Any) -> jax.Array:
     return jax.lax.reduce_precision(value, exponent_bits=info.nexp, mantissa_bits=info.nmant)
 
 
+def is_least(values: jax.Array) -> jax.Array:
+    """Where the minimum over the first axis is attained, or all but.
+
+    XLA may work values out once for the minimum and again to be compared with it, and round them
+    differently, as it contracts products and sums in some loops: nothing would be equal to it.
+    """
+    least = jnp.min(values, axis=0)
+    room = jnp.where(jnp.abs(least) < jnp.inf, 2.0**-48 * jnp.abs(least), 0.0)
+    return values <= least + room
+
+
 def rounded(value: jax.Array, rounding: Rounding, dtype: Any) -> jax.Array:
     """Cast to dtype; to 32 bits on the stated side, keeping clear of subnormals (flushed to 0)."""
     if dtype == jnp.float64 or rounding == "nearest":

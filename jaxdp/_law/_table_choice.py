@@ -14,6 +14,7 @@ from jaxdp._law._begins import anchors
 from jaxdp._law._grid import between, dividing
 from jaxdp._law._step import finite_ends
 from jaxdp._law._terms import Term, Terms
+from jaxdp._rounding import is_least
 
 TILTS = 12  # that are transformed: some three deviations apart
 _FINER = 32  # that are looked at first
@@ -54,7 +55,7 @@ def _shared(terms: Terms, spacing: jax.Array) -> jax.Array:
     place = widths[:, None] * times / jnp.maximum(jnp.max(widths), 1e-300)
     off = jnp.max(jnp.abs(place - jnp.round(place)), axis=0)
     off = jnp.where(times >= 0.9 * most, off, jnp.inf)
-    best = jnp.max(jnp.where(off <= jnp.min(off), times, 0.0))
+    best = jnp.max(jnp.where(is_least(off), times, 0.0))
     return jnp.where(best >= 4.0, spacing * most / jnp.maximum(best, 1.0), spacing)
 
 
@@ -140,7 +141,7 @@ def choose(terms: Terms, log_floor: jax.Array, size: int) -> Choice:
     def best(at: jax.Array, above: bool) -> jax.Array:
         proves = proofs > 0.0 if above else proofs < -1.0
         exponent = jnp.where(proves, log_mgf - proofs * at, jnp.inf)
-        return jnp.max(jnp.where(exponent <= jnp.min(exponent), proofs, -jnp.inf))
+        return jnp.max(jnp.where(is_least(exponent), proofs, -jnp.inf))
 
     # Those that prove the most beyond the list, and beyond the ends of the transform.
     proving = [best(low, False), best(low - half, False), best(last, True), best(last + half, True)]

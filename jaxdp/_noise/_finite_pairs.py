@@ -18,6 +18,7 @@ from jaxdp import _special_subnormal as subnormal
 from jaxdp._mechanisms import Base, Direction, mechanism
 from jaxdp._mechanisms._base import Masses
 from jaxdp._noise import _atoms
+from jaxdp._rounding import is_least
 from jaxdp._special import log1p
 
 _SUM_TOLERANCE = 1e-5  # float32 callers
@@ -167,10 +168,14 @@ class FiniteFamily(Base):
 def first_largest(values: jax.Array) -> jax.Array:
     """The maximum over the first axis; where several attain it, it differentiates as the first."""
     frozen = jax.lax.stop_gradient(values)
+    largest = jnp.max(frozen, axis=0)
     index = jnp.arange(values.shape[0]).reshape((-1,) + (1,) * (values.ndim - 1))
-    attained = frozen == jnp.max(frozen, axis=0)
+    attained = is_least(-frozen)
     first = jnp.min(jnp.where(attained, index, values.shape[0] - 1), axis=0)
-    return jnp.take_along_axis(values, first[None], axis=0)[0]
+    found = jnp.take_along_axis(values, first[None], axis=0)[0]
+    finite = jnp.abs(largest) < jnp.inf
+    moves = jnp.where(finite, found, 0.0) - jax.lax.stop_gradient(jnp.where(finite, found, 0.0))
+    return jnp.where(finite, largest + moves, largest)
 
 
 def _finite_loss(log_p, log_q):
