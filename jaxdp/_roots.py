@@ -256,9 +256,10 @@ def safe_root_and_value(
       size: as for `safe_root`.
     """
     # (`lax.custom_root` traces derivatives of f whether or not anybody asks for them.)
-    closed, held = (jax.jit(f), operands)
     if operands is None:
         closed, held = jax.closure_convert(f, start)
+    else:
+        closed, held = jax.jit(f), operands  # traced once, for its derivatives too
     start, slope, floor = jax.lax.stop_gradient((start, slope, floor))
 
     @jax.custom_jvp
