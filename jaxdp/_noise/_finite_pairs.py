@@ -86,13 +86,17 @@ class FiniteFamily(Base):
     def _outcomes(self) -> int:
         """How many outcomes there are."""
 
+    def _rough_logs(self) -> tuple[jax.Array, jax.Array]:
+        """The same but for the digits of what P or Q lacks, at less cost where there is one."""
+        return self._logs()
+
     def _losses(self) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """log P and log Q, and the loss and log Q of the outcomes that have a finite loss."""
         log_p, log_q = self._logs()
         return log_p, log_q, *_finite_loss(log_p, log_q)
 
     def _in_domain(self) -> jax.Array:
-        log_p, log_q = self._logs()
+        log_p, log_q = self._rough_logs()
         return ~jnp.any(jnp.isnan(log_p) | jnp.isnan(log_q))
 
     def _rate(self, s: jax.Array) -> jax.Array:
@@ -112,7 +116,7 @@ class FiniteFamily(Base):
 
     def _loss_range(self) -> tuple[jax.Array, jax.Array]:
         """The extreme losses, moved outwards by the rounding of their logarithms."""
-        log_p, log_q = self._logs()
+        log_p, log_q = self._rough_logs()
         loss, weight = _finite_loss(log_p, log_q)
         live = weight > -jnp.inf
         size = jnp.abs(jnp.where(live, log_p, 0.0)) + jnp.abs(jnp.where(live, log_q, 0.0))
@@ -152,7 +156,7 @@ class FiniteFamily(Base):
         return self._masses_function()(lo, hi)
 
     def _masses_function(self) -> Masses:
-        loss, weight = _finite_loss(*self._logs())
+        loss, weight = _finite_loss(*self._rough_logs())
         if loss.shape[0] > _FEW:
             return lambda lo, hi: _atoms.interval_log_masses(lo, hi, loss, weight, weight + loss)
         return lambda lo, hi: _divergences.atom_log_masses(lo, hi, loss, weight)

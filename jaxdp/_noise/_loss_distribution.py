@@ -1,5 +1,6 @@
 """A pair given by the law of its privacy loss in a table, as other accountants export it."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import jax
@@ -14,6 +15,7 @@ from jaxdp._noise._finite_pairs import FiniteFamily
 
 _TOLERANCE = 1e-5  # of sums of masses, for float32 callers
 _ROUNDING = 2.0**-46  # of sums per thousand masses, so little is no mass
+_Lacks = tuple[jax.Array, jax.Array]
 _LOG_MASS = _checks.Domain("<= 0, up to 1e-5 (-inf allowed)", lambda x: x <= _TOLERANCE)
 
 
@@ -88,10 +90,16 @@ class LossDistribution(FiniteFamily):
         return np.shape(self.losses)[-1] + 2
 
     def _logs(self) -> tuple[jax.Array, jax.Array]:
+        return self._pair(_lacking)
+
+    def _rough_logs(self) -> tuple[jax.Array, jax.Array]:
+        return self._pair(_roughly_lacking)
+
+    def _pair(self, lacking: Callable[..., _Lacks]) -> tuple[jax.Array, jax.Array]:
         losses, log_p = jnp.asarray(self.losses), jnp.asarray(self.log_masses)
         lost = subnormal.log_positive(self.infinity_mass)
         log_total = _special.logsumexp(jnp.append(log_p, lost))
-        lacks, size = _lacking(losses, log_p, jnp.asarray(self.infinity_mass, losses.dtype))
+        lacks, size = lacking(losses, log_p, jnp.asarray(self.infinity_mass, losses.dtype))
         lacks, size = lacks * jnp.exp(-log_total), size * jnp.exp(-log_total)
         good = (jnp.abs(log_total) <= 2.0 * _TOLERANCE) & jnp.all(jnp.isfinite(losses))
         good &= _checks.PROBABILITY.contains(jnp.asarray(self.infinity_mass))
@@ -107,6 +115,11 @@ class LossDistribution(FiniteFamily):
         log_q = jnp.concatenate([log_q, nothing, log_rest[None]])
         return tuple(jnp.where(good, x, jnp.nan) for x in (log_p, log_q))
 
+    def _log_failure(self, direction: Direction) -> jax.Array:
+        if direction == "add":
+            return super()._log_failure(direction)
+        return self._rough_logs()[0][-2]
+
     def _failure(self, direction: Direction) -> jax.Array:
         """Of P the field itself, where all masses sum to 1 but for rounding."""
         above = super()._failure(direction)
@@ -118,20 +131,25 @@ class LossDistribution(FiniteFamily):
         return jnp.where(exact, jnp.minimum(tau, above), above)
 
 
-def _lacking(losses: jax.Array, log_p: jax.Array, tau: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """What Q lacks of sum_i p_i + tau: tau + sum_i p_i (1 - e^{-l_i}); and its terms' sizes.
-
-    Terms of both signs may leave 1e-14 of them, of which the digits count: they are summed with
-    twice the digits (and differentiated without).
-    """
+def _roughly_lacking(losses: jax.Array, log_p: jax.Array, tau: jax.Array) -> _Lacks:
+    """What Q lacks of sum_i p_i + tau: tau + sum_i p_i (1 - e^{-l_i}); and its terms' sizes."""
     near = losses > -1.0
-    p, moved = jnp.exp(log_p), jnp.where(near, 0.0, losses)
-    terms = jnp.where(
-        near, p * -jnp.expm1(-jnp.where(near, losses, 0.0)), p - jnp.exp(log_p - moved)
-    )
-    lacks, size = jnp.sum(terms) + tau, jnp.sum(jnp.abs(terms)) + tau
+    small = jnp.exp(log_p) * -jnp.expm1(-jnp.where(near, losses, 0.0))
+    large = jnp.exp(log_p) - jnp.exp(log_p - jnp.where(near, 0.0, losses))
+    terms = jnp.where(near, small, large)
+    return jnp.sum(terms) + tau, jnp.sum(jnp.abs(terms)) + tau
+
+
+@jax.jit  # traced once for all that ask
+def _lacking(losses: jax.Array, log_p: jax.Array, tau: jax.Array) -> _Lacks:
+    """The same with the digits of what terms of both signs leave, 1e-14 of them say.
+
+    They are summed with twice the digits (and differentiated without).
+    """
+    lacks, size = _roughly_lacking(losses, log_p, tau)
     losses, log_p, tau = jax.lax.stop_gradient((losses, log_p, tau))
-    head, rest = _special_double.add(log_p, -moved)
+    near = losses > -1.0
+    head, rest = _special_double.add(log_p, -losses)
     mass = _special_double.exponential((log_p, jnp.zeros_like(log_p)))
     other = jnp.where(near, -losses, head), jnp.where(near, 0.0, rest)
     other = _special_double.exponential(other, jnp.where(near, 1.0, 0.0))
