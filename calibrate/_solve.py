@@ -295,7 +295,7 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     probed = _start.probe(worst, a, b, numerical, valid, lanes)
     usable, start, slope, met, (ends, values) = probed
     losses = [_curve.largest_loss(fixed.mechanism(x), direction) for x in ends]
-    falling = met & ~usable & _falls(losses, values)
+    falling = met & ~usable & privacy_falls(losses, values)
     usable |= falling
     start, slope = jnp.where(falling, ends[1], start), jnp.where(falling, 1.0, slope)
     # y = sign * log(value) rises with privacy
@@ -359,12 +359,13 @@ def solve_row(epsilon, delta, args, low, high, build, direction, bounded, method
     return value, value, falls, epsilon, achieved, status.astype(jnp.float64)
 
 
-def _falls(losses: Sequence[jax.Array], values: jax.Array) -> jax.Array:
+def privacy_falls(first: Sequence[jax.Array], then: Sequence[jax.Array]) -> jax.Array:
     """Whether privacy falls from the first to the last of two values that both meet the target.
 
-    The largest losses say so, or else how well it is met: a search goes that way, to where it ends.
+    What is known of each says so (its largest loss, how well it is met), and where that is the same
+    what is looked at then: a search goes that way, to where it ends.
     """
-    return (losses[0] < losses[1]) | ((losses[0] == losses[1]) & (values[0] < values[1]))
+    return (first[0] < first[1]) | ((first[0] == first[1]) & (then[0] < then[1]))
 
 
 def _status(valid: jax.Array, at_end: jax.Array, inside: jax.Array) -> jax.Array:

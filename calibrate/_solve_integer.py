@@ -17,6 +17,7 @@ from calibrate._solve import (
     default_chunk,
     delta_of_excess,
     excess_over_target,
+    privacy_falls,
 )
 from jaxdp import _answers, _checks, _queries, _x64
 from jaxdp._mechanisms import Mechanism, _curve
@@ -142,8 +143,7 @@ def _row(epsilon, delta, args, low, high, build, direction, method):
     both, some = jnp.all(ends <= 0.0), jnp.any(ends <= 0.0)
     losses = [_curve.largest_loss(build(x, *args), direction) for x in (low, high)]
     # (Where no loss of either end is as large as epsilon, the largest ones say which is.)
-    rises = jnp.where(ends[0] == ends[1], losses[0] < losses[1], ends[0] < ends[1])
-    less_private = jnp.where(rises, high, low)
+    less_private = jnp.where(privacy_falls(ends, losses), high, low)
     value = jnp.where(both, less_private, jnp.where(some, good, jnp.nan))
     best = jnp.where(both, jnp.max(ends), best)
     valid = (epsilon >= 0.0) & _checks.DELTA.contains(delta)

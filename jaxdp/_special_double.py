@@ -28,7 +28,7 @@ def _pairs(values: list[fractions.Fraction]) -> np.ndarray:
     return np.array([heads, rests]).T
 
 
-def _factorial(n: int) -> fractions.Fraction:
+def _coefficient(n: int) -> fractions.Fraction:
     return fractions.Fraction(1, math.factorial(n))
 
 
@@ -42,8 +42,8 @@ def _power(j: int) -> fractions.Fraction:
     return fractions.Fraction(total, unit) ** (1 if j >= 0 else -1)
 
 
-_SERIES = _pairs([_factorial(n) for n in range(_DOUBLE - 1, 0, -1)])
-_HIGH = [float(_factorial(n)) for n in range(_DEGREE, _DOUBLE - 1, -1)]
+_SERIES = _pairs([_coefficient(n) for n in range(_DOUBLE - 1, 0, -1)])
+_HIGH = [float(_coefficient(n)) for n in range(_DEGREE, _DOUBLE - 1, -1)]
 _POWERS = _pairs([_power(j) for j in range(-_FARTHEST, _FARTHEST + 1)])
 # log 2 in three parts, of which so many bits are 0 that a multiple of the first two is exact.
 _LOG_2 = fractions.Fraction("0.6931471805599453094172321214581765680755001343602552541206800094934")

@@ -8,6 +8,7 @@ import pytest
 import truth
 
 from jaxdp import _special, _special_double
+from tests import programs
 
 
 @pytest.fixture(autouse=True)
@@ -156,12 +157,13 @@ def test_logsumexp():
 def test_exponentials_of_twice_the_digits(less_one):
     """Breaks when halves of a number are told by operations that XLA may fuse, or a digit is lost.
 
-    Compiled and, as the suite runs it first, by NumPy.
+    Compiled, operation by operation, and by NumPy.
     """
     rng = np.random.default_rng(7)
     head = np.concatenate([-(10.0 ** rng.uniform(-12, 2.8, 200)), 10.0 ** rng.uniform(-12, 0, 50)])
     rest = 1e-17 * head * rng.uniform(-1.0, 1.0, head.size)
-    for run in (jax.jit(_special_double.exponential), _special_double.exponential):
+    exponential = _special_double.exponential
+    for run in (jax.jit(exponential), exponential, programs.jit(exponential)):
         found = run((head, rest), less_one)
         with mp.workdps(60):
             for x, y, a, b in zip(head, rest, *map(np.asarray, found), strict=True):

@@ -177,9 +177,8 @@ def first_largest(values: jax.Array) -> jax.Array:
     attained = is_least(-frozen)
     first = jnp.min(jnp.where(attained, index, values.shape[0] - 1), axis=0)
     found = jnp.take_along_axis(values, first[None], axis=0)[0]
-    finite = jnp.abs(largest) < jnp.inf
-    moves = jnp.where(finite, found, 0.0) - jax.lax.stop_gradient(jnp.where(finite, found, 0.0))
-    return jnp.where(finite, largest + moves, largest)
+    found = jnp.where(jnp.abs(largest) < jnp.inf, found, 0.0)
+    return largest + (found - jax.lax.stop_gradient(found))
 
 
 def _finite_loss(log_p, log_q):

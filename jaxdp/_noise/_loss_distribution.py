@@ -90,12 +90,12 @@ class LossDistribution(FiniteFamily):
         return np.shape(self.losses)[-1] + 2
 
     def _logs(self) -> tuple[jax.Array, jax.Array]:
-        return self._pair(_lacking)
+        return self._logs_with(_lacking)
 
     def _rough_logs(self) -> tuple[jax.Array, jax.Array]:
-        return self._pair(_roughly_lacking)
+        return self._logs_with(_roughly_lacking)
 
-    def _pair(self, lacking: Callable[..., _Lacks]) -> tuple[jax.Array, jax.Array]:
+    def _logs_with(self, lacking: Callable[..., _Lacks]) -> tuple[jax.Array, jax.Array]:
         losses, log_p = jnp.asarray(self.losses), jnp.asarray(self.log_masses)
         lost = subnormal.log_positive(self.infinity_mass)
         log_total = _special.logsumexp(jnp.append(log_p, lost))
@@ -118,7 +118,7 @@ class LossDistribution(FiniteFamily):
     def _log_failure(self, direction: Direction) -> jax.Array:
         if direction == "add":
             return super()._log_failure(direction)
-        return self._rough_logs()[0][-2]
+        return self._rough_logs()[0][-2]  # that outcome's P-mass, which lacks no digits
 
     def _failure(self, direction: Direction) -> jax.Array:
         """Of P the field itself, where all masses sum to 1 but for rounding."""
